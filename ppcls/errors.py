@@ -10,10 +10,11 @@ class UserError(Exception):
     """An error that the user can fix. Commands print its message without a traceback.
 
     Attributes:
-        code: Exit code of a command that ends with this error.
+        code: Exit code of a command that ends with this error. It is also that of an invalid command line.
+            1 is the code of Python for errors that nobody expected.
     """
 
-    code = 1
+    code = 2
 
     def _render_traceback_(self) -> list[str]:
         """Returns the lines that a notebook shows instead of a traceback."""
@@ -30,6 +31,11 @@ class TryAgainError(UserError):
     """Raised if storage, the network or another rank failed. The same command may succeed later."""
 
     code = os.EX_TEMPFAIL  # 75, which sysexits.h defines for this case
+
+
+def child_error(code: int, message: str) -> UserError:
+    """Returns the error of a command whose child process, a run of ppcls, ended with an exit code."""
+    return TryAgainError(message) if code == TryAgainError.code else UserError(message)
 
 
 class DecodeError(ValueError):

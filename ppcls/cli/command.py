@@ -10,14 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from ppcls.cli.arguments.options import OptionsError, parsed_options, summarize
 from ppcls.cli.arguments.parser import CommandParser, wrap
-from ppcls.errors import SignalExit, SignalInterrupt, UserError
-from ppcls.files import escape_controls, lossy, print_error
+from ppcls.errors import SignalExit, SignalInterrupt, TryAgainError, UserError
+from ppcls.files import escape_controls, is_transient, lossy, print_error
 from ppcls.runtime.streams import prepare_streams
 
 Arguments = Sequence[str] | None
 O = TypeVar("O")  # noqa: E741 - a class of options
 _INTERRUPTED = 130
-_USAGE = 2
 
 
 class Command(Generic[O]):
@@ -118,7 +117,7 @@ class CommandGroup:
         if name in self.commands:
             return self.commands[name](rest, f"{prog} {name}")
         print_error(f"{prog}: error: {self._reject(name)}")
-        return _USAGE
+        return UserError.code
 
     def help(self, prog: str) -> str:
         """Returns the help of the group."""
@@ -160,8 +159,8 @@ def exit_code(run: Callable[[], None]) -> int:
     """Runs a command, and returns its exit code.
 
     The code is 0 after success, and 128 + N after signal N. If the user can fix an error, only its message is
-    printed, to standard error. The code is then that of the `UserError`, or 1 for an error of the operating
-    system, such as a full disk.
+    printed, to standard error. The code is then that of the `UserError`, 75 for an error of a network drive
+    that may go away, and 2 for other errors of the operating system, such as a full disk.
     """
     try:
         run()
@@ -171,11 +170,11 @@ def exit_code(run: Callable[[], None]) -> int:
     except UnicodeEncodeError as error:
         if not (advice := _advise_locale(error.object)):
             raise
-        return _fail(f"error: {error.object!a}{advice}", 1)
+        return _fail(f"error: {error.object!a}{advice}", UserError.code)
     except MemoryError as error:
         reason = f": {error}" if str(error) else ""
         advice = "use smaller batches or images, or a machine with more memory"
-        return _fail(f"error: out of memory{reason}. To fix: {advice}", 1)
+        return _fail(f"error: out of memory{reason}. To fix: {advice}", UserError.code)
     except ImportError as error:
         # A C++ module whose initialization is interrupted raises this error.
         if not isinstance(error.__cause__, KeyboardInterrupt):
@@ -185,7 +184,8 @@ def exit_code(run: Callable[[], None]) -> int:
         if error.errno is None:  # Paddle's own errors have no number
             raise
         place = "" if error.filename is None else f"{error.filename}: "
-        return _fail(f"error: {place}{error.strerror}", 1)
+        code = TryAgainError.code if is_transient(error) else UserError.code
+        return _fail(f"error: {place}{error.strerror}", code)
     except KeyboardInterrupt as interrupt:
         text = "; ".join(["interrupted", *map(str, interrupt.args)])
         return _fail(text, interrupt.code if isinstance(interrupt, SignalInterrupt) else _INTERRUPTED)

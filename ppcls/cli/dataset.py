@@ -77,7 +77,7 @@ class FashionMnistOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(dataset_files.ListOptions):
-    """Decode all images and list the bad ones; exit code 1 if there are any."""
+    """Decode all images and list the bad ones; exit code 2 if there are any."""
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls dataset check pictures/",

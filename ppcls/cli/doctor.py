@@ -118,7 +118,7 @@ class UnusableError(UserError):
 class DoctorOptions:
     """Check the driver, the GPUs, Paddle and the other packages, and print what to install.
 
-    Exit code 1: something that training needs is missing or unusable.
+    Exit code 2: something that training needs is missing or unusable.
     """
 
     examples: ClassVar[Sequence[str]] = ("ppcls doctor", "ppcls doctor --json")

@@ -336,7 +336,7 @@ class VerifyOptions:
     """Run the golden samples of a bundle, and name the first stage whose output differs.
 
     The stages are decoding, resizing (with crop and normalization), network and post-processing. Exit code 0:
-    all outputs are as expected. Exit code 3: an output differs. Exit code 1: the bundle cannot be read.
+    all outputs are as expected. Exit code 3: an output differs. Exit code 2: the bundle cannot be read.
     """
 
     examples: ClassVar[Sequence[str]] = (

@@ -66,7 +66,7 @@ class InferOptions(ModelOptions):
     """Predict the classes or embeddings of images.
 
     Exit code 0: all images were predicted. Exit code 3: some images could not be predicted; a line for each
-    of them gives the reason. Exit code 1: another error, such as a missing model.
+    of them gives the reason. Exit code 2: another error, such as a missing model.
     """
 
     examples: ClassVar[Sequence[str]] = (

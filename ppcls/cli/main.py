@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import ppcls
 from ppcls.cli.command import exit_code, group_help, write_output
 from ppcls.commands import command_line
+from ppcls.errors import UserError
 from ppcls.files import print_error
 from ppcls.runtime.streams import prepare_streams
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(lambda: write_output(f"ppcls {ppcls.__version__}\n"))
     if name not in _COMMANDS:
         print_error(f"error: {_unknown(name, arguments)}")
-        return 2
+        return UserError.code
     module, function = _COMMANDS[name][0].split(":")
     sys.argv = [f"ppcls {name}", *arguments]  # for the usage line
     try:
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (error.name or "").startswith("ppcls.") and hasattr(ppcls, "__version__"):
             raise  # a bug in ppcls, not a missing package
         print_error(f"error: {_explain_missing(error)}")
-        return 1
+        return UserError.code
     except KeyboardInterrupt:  # while the modules of the command are imported
         print_error("interrupted")
         return 130

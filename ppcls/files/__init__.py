@@ -59,10 +59,15 @@ def retry_io(act: Callable[[], _T], delays: Sequence[float] | None = None) -> _T
         try:
             return act()
         except OSError as error:
-            if error.errno not in _TRANSIENT:
+            if not is_transient(error):
                 raise
         time.sleep(delay)
     return act()
+
+
+def is_transient(error: OSError) -> bool:
+    """Returns whether an error is one of network drives, after which another try often succeeds."""
+    return error.errno in _TRANSIENT
 
 
 def is_image_name(name: str, extensions: tuple[str, ...]) -> bool:

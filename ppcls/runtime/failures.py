@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ppcls.errors import SignalExit, TryAgainError, UserError
+from ppcls.errors import SignalExit, UserError
 from ppcls.files import write_text
 from ppcls.runtime.launch import Launch
 
-LOST = "was killed or crashed without a Python error"  # in the summary of such a process
+_UNEXPECTED = 1  # exit code of Python after an exception
 _CAUSE_TIMEOUT = 1.0  # seconds to wait for the report of the process that caused an error on this rank
 
 
@@ -53,12 +53,13 @@ class FailureReports:
             with suppress(OSError):
                 stale.unlink()
 
-    def write(self, summary: str, text: str) -> bool:
+    def write(self, summary: str, text: str, code: int) -> bool:
         """Writes the report of this rank.
 
         Args:
             summary: Summary of the failure, one line.
             text: Complete report.
+            code: Exit code for ranks that fail because of this failure.
 
         Returns:
             Whether this is the first report of the launch. Also True if the report can't be written, so that
@@ -67,7 +68,7 @@ class FailureReports:
         path = self.path(self.launch.rank)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, f"{summary}\n\n{text}\n")
+            write_text(path, f"{summary}\nexit code {code}\n\n{text}\n")
         except OSError:
             return True
         try:
@@ -84,10 +85,11 @@ class FailureReports:
             return None
         return text.partition("\n\n")[2].rstrip()
 
-    def first_summary(self) -> str:
-        """Returns the summary of the first report. The report must exist."""
+    def first(self) -> tuple[str, int]:
+        """Returns the summary of the first report, and the exit code in it. The report must exist."""
         with self._first.open(encoding="utf-8") as file:
-            return file.readline().rstrip()
+            summary, code = (file.readline().rstrip() for _ in range(2))
+        return summary, int(code.rpartition(" ")[2])
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -96,8 +98,9 @@ class FailureReports:
         The terminal shows the error if this rank failed first.
 
         Raises:
-            UserError: Another rank failed first. The message contains its summary.
-            TryAgainError: Another rank was lost: it was killed, or crashed without an error of Python.
+            UserError: Another rank failed first. The message contains its summary, and the exit code is that
+                of its failure. The launcher exits with the code of the process that ends first, which can be
+                any of them.
         """
         self.clear()
         try:
@@ -111,13 +114,15 @@ class FailureReports:
                 self._wait_for_cause()
             text = f"error: {error}" if isinstance(error, UserError) else traceback.format_exc().rstrip()
             process = describe_process(self.launch.rank, os.getpid())
-            if self.write(f"{process} failed first: {text.splitlines()[-1]}", text):
+            code = error.code if isinstance(error, UserError) else _UNEXPECTED
+            if self.write(f"{process} failed first: {text.splitlines()[-1]}", text, code):
                 self.launch.show_on_terminal(f"\n{process} failed first:\n{text}\n")
                 raise
             rank = self.launch.rank
-            first = self.first_summary()
-            kind = TryAgainError if LOST in first else UserError
-            raise kind(f"{first}\nRank {rank} then failed too; see {self.path(rank)}") from None
+            first, code = self.first()
+            consequence = UserError(f"{first}\nRank {rank} then failed too; see {self.path(rank)}")
+            consequence.code = code
+            raise consequence from None
 
     def _wait_for_cause(self) -> None:
         deadline = time.monotonic() + _CAUSE_TIMEOUT

@@ -22,8 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ppcls.errors import TryAgainError
 from ppcls.files import LogWriter, print_error
-from ppcls.runtime.failures import LOST, FailureReports, describe_process
+from ppcls.runtime.failures import FailureReports, describe_process
 from ppcls.runtime.launch import Launch
 from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
 
@@ -196,7 +197,7 @@ class Watchdog:
         if self._launch.rank == 0:
             report = f"the run is stuck and is stopped (Global.hang_timeout: {self._timeout:g} s)\n{report}"
         _print_error(report)
-        self._failures.write(summary, report)
+        self._failures.write(summary, report, TryAgainError.code)
         ranks = [rank for rank in range(self._launch.world_size) if rank != self._launch.rank]
         self._wait(lambda: all(self._failures.path(rank).exists() for rank in ranks))
         if self._launch.rank > 0:
@@ -233,13 +234,14 @@ class Watchdog:
         """Reports that the process ended without a Python error: it was killed, or crashed in C++."""
         if self._launch.world_size > 1:
             summary = (
-                f"{describe_process(self._launch.rank, self._process)} {LOST}; {progress}. If the memory was "
-                "exhausted, the kernel's log (dmesg) lists the process"
+                f"{describe_process(self._launch.rank, self._process)} was killed or crashed without a "
+                f"Python error; {progress}. If the memory was exhausted, the kernel's log (dmesg) lists the "
+                "process"
             )
-            if self._failures.write(summary, ""):
+            if self._failures.write(summary, "", TryAgainError.code):
                 self._launch.show(summary)
             else:
-                _print_error(f"{self._failures.first_summary()}\nRank {self._launch.rank} then failed too")
+                _print_error(f"{self._failures.first()[0]}\nRank {self._launch.rank} then failed too")
         os._exit(1)
 
     def _kill(self) -> NoReturn:

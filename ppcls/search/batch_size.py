@@ -12,7 +12,7 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree
 from ppcls.config.base.yaml import dump_yaml
 from ppcls.data.sampling.base import Sampler
-from ppcls.errors import UserError
+from ppcls.errors import UserError, child_error
 from ppcls.files import write_text
 from ppcls.files.temporary import temporary_folder
 from ppcls.recipe.load import load_config
@@ -97,7 +97,7 @@ def try_batch(config: Path, overrides: list[str]) -> tuple[bool, str]:
     error = last_lines(log)
     if error.startswith("out of "):
         return False, error.partition(";")[0]
-    raise UserError(f"--find-batch-size: {' '.join(overrides)}: {error}")
+    raise child_error(code, f"--find-batch-size: {' '.join(overrides)}: {error}")
 
 
 def _overrides(name: str, batch: int, total: int) -> list[str]:

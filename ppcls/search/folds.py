@@ -22,7 +22,7 @@ from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.data.section import DataLoader
-from ppcls.errors import UserError
+from ppcls.errors import UserError, child_error
 from ppcls.files import read_regular, write_text
 from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.recipe.load import dump_config, validate
@@ -90,7 +90,7 @@ def cross_validate(
             code = _wait(process, output_dir / f"fold_{number}", f"fold {number} of {folds}", report)
         records = read_evaluations(output_dir / f"fold_{number}")
         if code or not records:
-            raise UserError(f"--folds: fold {number} failed: {last_lines(log)}; see {log}")
+            raise child_error(code, f"--folds: fold {number} failed: {last_lines(log)}; see {log}")
         best = [record for record in records if record.best] or records
         results.append(best[-1])
         if not _has_confusion_of(output_dir / f"fold_{number}", best[-1]):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ppcls.engine.head.expectation import FEW
 from ppcls.engine.head.section import LinearHead
-from ppcls.errors import UserError
+from ppcls.errors import UserError, child_error
 from ppcls.search.trials import last_lines, start_training
 
 _RESERVE = 0.2  # share of the remaining time
@@ -230,6 +230,6 @@ def measure(config: Path, overrides: Sequence[str], seconds: float) -> Measured:
                 "--model"
             ) from None
     if code:
-        raise UserError(f"--time: the measurement failed: {last_lines(log)}")
+        raise child_error(code, f"--time: the measurement failed: {last_lines(log)}")
     text = log.read_text(encoding="utf-8", errors="replace")
     return read_measured(text, time.monotonic() - start)

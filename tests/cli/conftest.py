@@ -82,7 +82,7 @@ def fails(config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Fa
     def check(command: Callable[[Any], int], *overrides: str, path: Path = config) -> str:
         before = read_files()
         capfd.readouterr()
-        assert command(["-c", str(path), *(["-o", *overrides] if overrides else [])]) == 1
+        assert command(["-c", str(path), *(["-o", *overrides] if overrides else [])]) == 2
         lines = capfd.readouterr().err.splitlines(keepends=True)
         message = "".join(line for line in lines if "[jpeg_parser]" not in line)  # printed by DALI
         assert message.startswith("error: ")

@@ -89,7 +89,7 @@ def test_sweep_results_survive_a_later_failure(
         raise UserError("failed here")
 
     monkeypatch.setattr(LoaderSweep, "_best_dali", fail)
-    assert "failed here" in run(*SMALL, "--out", str(tmp_path / "out"), code=1)
+    assert "failed here" in run(*SMALL, "--out", str(tmp_path / "out"), code=2)
     rows = read_results(tmp_path / "out").rows
     assert [row.labels["backend"] for row in rows] == ["bare DALI", "paddle.io", "DALI CPU"]
 
@@ -196,13 +196,13 @@ def test_unsupported_chain_is_a_row_with_a_reason(run: Run, monkeypatch: pytest.
     ],
 )
 def test_options_that_cannot_work_are_rejected(run: Run, options: tuple[str, ...], error: str) -> None:
-    assert error in run(*options, code=1)
+    assert error in run(*options, code=2)
 
 
 @pytest.mark.parametrize("name", ["results.json", "results.txt", "01-images-s-by-threads.png"])
 def test_used_folder_is_not_overwritten(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    assert f"expected a new or an empty folder, found {name}" in run("--out", str(tmp_path), code=1)
+    assert f"expected a new or an empty folder, found {name}" in run("--out", str(tmp_path), code=2)
     assert (tmp_path / name).read_text() == "mine"
 
 

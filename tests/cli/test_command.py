@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from ppcls.cli.command import exit_code
-from ppcls.errors import SignalExit, SignalInterrupt, UserError
+from ppcls.errors import MissedTargetError, SignalExit, SignalInterrupt, TryAgainError, UserError
 
 
 def run_with(error: BaseException | None) -> int:
@@ -22,9 +22,12 @@ def run_with(error: BaseException | None) -> int:
     ("error", "code", "message"),
     [
         (None, 0, ""),
-        (UserError("wrong"), 1, "error: wrong\n"),
-        (OSError(28, "No space left on device"), 1, "error: No space left on device\n"),
-        (OSError(2, "No such file", "a.yaml"), 1, "error: a.yaml: No such file\n"),
+        (UserError("wrong"), 2, "error: wrong\n"),
+        (OSError(28, "No space left on device"), 2, "error: No space left on device\n"),
+        (OSError(2, "No such file", "a.yaml"), 2, "error: a.yaml: No such file\n"),
+        (TryAgainError("no answer"), 75, "error: no answer\n"),
+        (OSError(116, "Stale file handle", "a.yaml"), 75, "error: a.yaml: Stale file handle\n"),
+        (MissedTargetError("worse"), 4, "error: worse\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("half is written"), 130, "interrupted; half is written\n"),
         (SignalInterrupt(signal.SIGTERM), 143, "interrupted\n"),

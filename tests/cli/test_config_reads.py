@@ -84,7 +84,7 @@ def test_short_option_keeps_its_type(text: str, printed: Callable[..., Any]) -> 
 
 
 def test_error_names_the_short_option(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(["-c", str(config), "--epochs", "3", "--batch-size", "1000001", "--print-config"]) == 1
+    assert train(["-c", str(config), "--epochs", "3", "--batch-size", "1000001", "--print-config"]) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: --batch-size 1000001\n  DataLoader.Train.sampler.batch_size: expected")
 

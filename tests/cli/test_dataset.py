@@ -104,20 +104,20 @@ def test_convert_rejects_invalid_sources(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert run("convert", "lmdb", tmp_path / "gone", "--out", out) == 1
+    assert run("convert", "lmdb", tmp_path / "gone", "--out", out) == 2
     assert error_of(capsys) == f"{tmp_path}/gone: no such list file; expected lines of 'path label'"
-    assert run("convert", "lmdb", images / "list.txt", "--out", out) == 1
+    assert run("convert", "lmdb", images / "list.txt", "--out", out) == 2
     assert "list.txt, line 1: expected 'path label', got no label after ' '" in error_of(capsys)
-    assert run("convert", "lmdb", images, "--out", out, "--shards", 7) == 1
+    assert run("convert", "lmdb", images, "--out", out, "--shards", 7) == 2
     assert error_of(capsys).startswith(
         "--shards: expected at most one shard per image, got 7 shards for 6 images"
     )
     (images / "noending").write_bytes(b"x")
     (images / "list.txt").write_text("noending 0\n")
-    assert run("convert", "webdataset", images / "list.txt", "--out", out) == 1
+    assert run("convert", "webdataset", images / "list.txt", "--out", out) == 2
     assert error_of(capsys).endswith("WebDataset needs file names with a suffix such as .jpg; rename files")
     (images / "list.txt").write_text("cat/0.jpeg -1\n")
-    assert run("convert", "lmdb", images / "list.txt", "--out", out) == 1
+    assert run("convert", "lmdb", images / "list.txt", "--out", out) == 2
     assert error_of(capsys).endswith("list.txt, line 1: expected a label >= 0, got -1")
     assert not out.exists()
 
@@ -153,7 +153,7 @@ def test_index_writes_new_files_and_keeps_others(tmp_path: Path, capsys: pytest.
         assert run("index", *paths) == 0
         assert capsys.readouterr().out == "".join(f"{index}: {word}\n" for index in indexes)
     indexes[1].write_text("mine")
-    assert run("index", *paths) == 1
+    assert run("index", *paths) == 2
     assert error_of(capsys) == f"{indexes[1]}: a different index exists already; delete it to write a new one"
     assert indexes[1].read_text() == "mine"
 
@@ -161,15 +161,15 @@ def test_index_writes_new_files_and_keeps_others(tmp_path: Path, capsys: pytest.
 def test_index_needs_a_format_without_a_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train-00000-of-01024"
     FORMATS["tfrecord"].write(path, [ImageRecord("0.jpg", b"image", 3)])
-    assert run("index", path) == 1
+    assert run("index", path) == 2
     assert error_of(capsys).endswith("--format")
     assert run("index", "--format", "tfrecord", path) == 0
     assert (tmp_path / "train-00000-of-01024.idx").exists()
-    assert run("index", "--format", "lmdb", tmp_path) == 1
+    assert run("index", "--format", "lmdb", tmp_path) == 2
     assert error_of(capsys) == f"{tmp_path}: LMDB needs no index file"
-    assert run("index", "--format", "recordio", path) == 1
+    assert run("index", "--format", "recordio", path) == 2
     assert "byte 0: expected the magic number" in error_of(capsys)
-    assert run("index", tmp_path / "gone.tar") == 1
+    assert run("index", tmp_path / "gone.tar") == 2
     assert "gone.tar" in error_of(capsys)
 
 
@@ -177,10 +177,10 @@ def test_index_rejects_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path = tmp_path / "train.lmdb"
     FORMATS["lmdb"].write(path, [ImageRecord("0.jpg", b"image", 3)])
     for given in ([path], [path / "data.mdb"], ["--format", "webdataset", path]):
-        assert run("index", *given) == 1
+        assert run("index", *given) == 2
         assert error_of(capsys) == f"{given[-1]}: LMDB needs no index file"
     for given in ([tmp_path], ["--format", "webdataset", tmp_path]):
-        assert run("index", *given) == 1
+        assert run("index", *given) == 2
         message = error_of(capsys)
         assert message.startswith(f"{tmp_path}: ")
         assert message.endswith(f"such as {tmp_path}/*.tar")
@@ -192,7 +192,7 @@ def test_container_is_rejected_as_a_source(
 ) -> None:
     path = tmp_path / "a.tar"
     FORMATS["webdataset"].write(path, [ImageRecord("0.jpg", b"image", 3)])
-    assert run(*command, path, "--out", tmp_path / "out") == 1
+    assert run(*command, path, "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert f"error: {path}: expected " in error
     assert "found a container" in error
@@ -209,7 +209,7 @@ def test_split_of_a_folder_has_all_large_classes_in_both_lists(
     assert [each.partition("/")[0] for each in lines["val"]] == ["cat", "dog"]
     assert len(set(lines["train"] + lines["val"])) == 6
     assert (out / "label_list.txt").read_text() == "0 cat\n1 dog\n"
-    assert run("split", images, "--out", out) == 1
+    assert run("split", images, "--out", out) == 2
     assert error_of(capsys) == f"{out} exists already; nothing was written; choose another folder with --out"
     (images / "lone").mkdir()
     (images / "lone" / "1.jpg").touch()
@@ -225,7 +225,7 @@ def test_check_reads_lists(
     listing = tmp_path / "list.txt"
     listing.write_text(f"{images}/good.png\t0\nmissing.jpg\t1\n")
     options = ("--image-root", images, "--delimiter", delimiter, "--out", tmp_path / "bad.txt")
-    assert run("check", listing, images / "good.png", *options) == 1
+    assert run("check", listing, images / "good.png", *options) == 2
     error = capsys.readouterr().err
     assert "1 of 3 images are bad" in error
     assert f"{images}/missing.jpg ({listing}, line 2): no such file or directory" in error
@@ -254,7 +254,7 @@ def test_split_rejects_invalid_shares(
     with pytest.raises(SystemExit):
         run("split", images, "--out", tmp_path / "out", f"--val={value}")
     assert f"expected a share such as 0.2, or an integer > 0, got '{value}'" in capsys.readouterr().err
-    assert run("split", images, "--out", tmp_path / "out", "--val", "0.9") == 1
+    assert run("split", images, "--out", tmp_path / "out", "--val", "0.9") == 2
     assert error_of(capsys).startswith("--val: expected 1 to 4 of 6 images for validation, got 5")
     assert not (tmp_path / "out").exists()
 
@@ -294,7 +294,7 @@ def test_resize_reports_a_bad_image_and_copies_the_others(
 ) -> None:
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
     out = tmp_path / "small"
-    assert run("resize", photographs, "--max-size", 60, "--out", out) == 1
+    assert run("resize", photographs, "--max-size", 60, "--out", out) == 2
     shown = capsys.readouterr()
     assert "4 images shrunk" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
@@ -360,7 +360,7 @@ def test_stats_without_a_readable_image_suggest_check(
 ) -> None:
     for image in photographs.rglob("*.jpg"):
         image.write_bytes(b"no image")
-    assert run("stats", photographs, "--out", tmp_path / "stats") == 1
+    assert run("stats", photographs, "--out", tmp_path / "stats") == 2
     assert error_of(capsys).endswith("\nfix or remove it; `ppcls dataset check` lists all bad images")
 
 
@@ -369,12 +369,12 @@ def test_stats_of_five_channels_are_the_same_from_list_and_config(
 ) -> None:
     assert run("cells", 20, "--out", tmp_path / "cells") == 0
     listing, out = tmp_path / "cells" / "train_list.txt", tmp_path / "stats"
-    assert run("stats", listing, "--out", out) == 1
+    assert run("stats", listing, "--out", out) == 2
     *_, bad, hint = error_of(capsys).splitlines()
     assert "found 5 channels" in bad or bad.startswith("… and ")
     assert hint == "for images with 5 channels add --channels 5"
     assert not out.exists()
-    assert run("stats", listing, "--out", out, "--channels", 1) == 1
+    assert run("stats", listing, "--out", out, "--channels", 1) == 2
     assert error_of(capsys).endswith("\nfor images with 5 channels add --channels 5")
     assert run("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
     first = json.loads((out / "stats.json").read_text())
@@ -395,9 +395,9 @@ def test_stats_need_either_a_source_or_a_config(
 ) -> None:
     out = tmp_path / "stats"
     for arguments in ((), (images, "-c", "configs/cells.yaml")):
-        assert run("stats", *arguments, "--out", out) == 1
+        assert run("stats", *arguments, "--out", out) == 2
         assert error_of(capsys) == "expected either a folder or list file, or -c CONFIG"
-    assert run("stats", images, "--out", out) == 1
+    assert run("stats", images, "--out", out) == 2
     assert "not an image that can be decoded" in error_of(capsys)
     assert not out.exists()
 
@@ -408,12 +408,12 @@ def test_output_that_cannot_be_written_is_reported_before_images_are_read(
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert run(command, images, "--out", file / "out") == 1
+    assert run(command, images, "--out", file / "out") == 2
     assert error_of(capsys) == f"{file}: Not a directory", "the bad image is not reached"
     folder = tmp_path / "read only"
     folder.mkdir(mode=0o555)
     if not os.access(folder, os.W_OK):  # root can write anywhere
-        assert run(command, images, "--out", folder / "out") == 1
+        assert run(command, images, "--out", folder / "out") == 2
         assert error_of(capsys) == f"{folder}: can't be written"
 
 
@@ -425,7 +425,7 @@ def test_full_disk_names_the_folder_and_how_to_continue(
 
     monkeypatch.setattr("ppcls.dataset_tools.resize.plan_resize", full)
     out = tmp_path / "small"
-    assert run("resize", images, "--max-size", 9, "--out", out) == 1
+    assert run("resize", images, "--max-size", 9, "--out", out) == 2
     rest = "run the same command again to continue"
     assert error_of(capsys) == f"{out}: No space left on device; {rest}"
 
@@ -444,7 +444,7 @@ def test_output_inside_the_images_is_rejected(
         Path("images", name).mkdir(parents=True)
         Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(Path("images", name, "1.png"))
     Path("link").symlink_to("images")
-    assert main([*command, "images", "--out", out]) == 1
+    assert main([*command, "images", "--out", out]) == 2
     assert error_of(capsys).startswith(f"--out {out}: is inside the images images")
     assert sorted(path.as_posix() for path in Path("images").rglob("*.*")) == [
         "images/a/1.png",

@@ -48,7 +48,7 @@ def test_doctor_fails_if_paddle_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_versions: None
 ) -> None:
     monkeypatch.setattr(doctor, "read_driver", lambda: driver(AMPERE))
-    assert main(["doctor"]) == 1
+    assert main(["doctor"]) == 2
     out = capsys.readouterr()
     assert "ERROR Paddle         not installed\n" in out.out
     assert "GPU 0          A100, compute capability 8.0, 40 GiB, 39 GiB free" in out.out
@@ -141,7 +141,7 @@ def test_command_explains_a_missing_package(
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
     monkeypatch.setattr("ppcls.cli.models.main", fail)
-    assert main(["models"]) == 1
+    assert main(["models"]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -153,7 +153,7 @@ def test_command_explains_that_its_package_was_replaced(
 
     monkeypatch.setattr("ppcls.cli.models.main", fail)
     monkeypatch.delattr(ppcls, "__version__")
-    assert main(["models"]) == 1
+    assert main(["models"]) == 2
     assert "paddleclas 2.5.1 also installs a package named ppcls" in capsys.readouterr().err
 
 

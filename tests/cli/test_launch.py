@@ -96,7 +96,7 @@ def test_options_of_the_launcher_come_first(words: list[str], options: list[str]
 def test_incomplete_command_is_explained(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch(words) == (1 if "error" in message else 0)
+    assert launch(words) == (2 if "error" in message else 0)
     printed = capsys.readouterr()
     assert (printed.out + printed.err).startswith(message)
 
@@ -114,7 +114,7 @@ def test_launcher_starts_processes(tmp_path: Path) -> None:
 def test_package_is_a_script_for_the_launcher(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "ppcls" / "__main__.py", "train", "-c", "gone.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("error: gone.yaml: ")
 
 

@@ -29,7 +29,7 @@ def test_arguments_are_passed_to_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ppcls"])
-    assert main(["train", "-c", str(tmp_path / "gone.yaml")]) == 1
+    assert main(["train", "-c", str(tmp_path / "gone.yaml")]) == 2
     assert "gone.yaml: " in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["eval", "--help"])
@@ -104,4 +104,4 @@ def test_script_of_paddleclas_runs_the_command(script: str, tmp_path: Path) -> N
     run = [sys.executable, str(ROOT / script), "-c", "gone.yaml"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr.startswith("error: gone.yaml: no such config file")
-    assert done.returncode == 1
+    assert done.returncode == 2

@@ -48,9 +48,9 @@ def test_measure_prints_json_only() -> None:
 
 
 def test_unknown_name_suggests_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "Resnet_50"]) == 1
+    assert main(["list", "Resnet_50"]) == 2
     assert capsys.readouterr().err == "error: no architecture matches 'Resnet_50'; did you mean 'ResNet50'?\n"
-    assert main(["list", "Q*"]) == 1
+    assert main(["list", "Q*"]) == 2
     assert capsys.readouterr().err.endswith("; `list` without a pattern prints all names\n")
 
 

@@ -209,7 +209,7 @@ def test_image_size_is_rejected_with_sizes_of_the_sampler(
     }
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(tree))
-    assert train(["-c", str(path), "--data", str(pictures), "--image-size", "160"]) == 1
+    assert train(["-c", str(path), "--data", str(pictures), "--image-size", "160"]) == 2
     assert "DataLoader.Train.sampler.scales sets the image sizes" in capsys.readouterr().err
 
 
@@ -254,7 +254,7 @@ def test_home_folder_is_expanded_after_an_equals_sign(
     monkeypatch.setenv("HOME", str(pictures.parent))
     config = print_config(capsys, "--data=~/pictures")
     assert value_at(config, "DataLoader.Train.dataset.image_root") == str(pictures)
-    assert train(["--data=~/pictures", "--output=~/run", "--epochs", "1", "--model=Wrong"]) == 1
+    assert train(["--data=~/pictures", "--output=~/run", "--epochs", "1", "--model=Wrong"]) == 2
     assert "no such folder" not in capsys.readouterr().err
 
 
@@ -292,7 +292,7 @@ def test_wrong_option_is_rejected_with_a_suggestion(
 def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate(["--model", str(tmp_path)]) == 1
+    assert evaluate(["--model", str(tmp_path)]) == 2
     assert f"--model {tmp_path}: expected a run's output folder" in capsys.readouterr().err
 
 
@@ -334,7 +334,7 @@ def test_unknown_option_names_the_one_to_use(
 def test_option_that_does_not_fit_the_config_is_an_error(
     pictures: Path, arguments: list[object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train([str(each) for each in (pictures, *arguments, "--print-config")]) == 1
+    assert train([str(each) for each in (pictures, *arguments, "--print-config")]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -343,7 +343,7 @@ def test_val_split_of_a_folder_with_parts_is_an_error(
 ) -> None:
     for part in ("train", "val"):
         shutil.copytree(pictures, tmp_path / "parts" / part)
-    assert train([str(tmp_path / "parts"), "--val-split", "0.3", "--print-config"]) == 1
+    assert train([str(tmp_path / "parts"), "--val-split", "0.3", "--print-config"]) == 2
     assert "has folders for training and validation, which are used as they are" in capsys.readouterr().err
 
 
@@ -377,13 +377,13 @@ def test_missing_data_used_output_and_unknown_keys_are_reported_together(
     run.mkdir()
     (run / "latest").symlink_to("checkpoints/step_1")
     output = ["--output", str(run)]
-    assert train([str(tmp_path / "gone"), *output, "--model", "ResNet99", "-o", "Global.epoch=1"]) == 1
+    assert train([str(tmp_path / "gone"), *output, "--model", "ResNet99", "-o", "Global.epoch=1"]) == 2
     message = capsys.readouterr().err
     assert "Arch.name: unknown architecture 'ResNet99'" in message
     assert "Global.epoch: unknown key; did you mean 'epochs'?" in message
     assert f"{tmp_path}/gone: no such folder (DataLoader.Train.dataset.image_root)" in message
     assert f"{run} already holds a run; resume it with --resume" in message
-    assert train([str(pictures), *output]) == 1
+    assert train([str(pictures), *output]) == 2
     assert "already holds a run" in capsys.readouterr().err
 
 
@@ -391,7 +391,7 @@ def test_missing_evaluation_data_is_ignored_without_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 1
+    assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 2
     message = capsys.readouterr().err
     assert "DataLoader.Train" in message
     assert "DataLoader.Eval" not in message
@@ -401,11 +401,11 @@ def test_missing_lists_are_named_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert train(["-c", "ResNet50"]) == 1
+    assert train(["-c", "ResNet50"]) == 2
     message = capsys.readouterr().err
     assert "/train_list.txt: no such list file" in message
     assert "(DataLoader.Eval.dataset.cls_label_path)" in message
-    assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 1
+    assert train(["-c", "ResNet50", "-o", "Global.eval_during_train=False"]) == 2
     assert "DataLoader.Eval" not in capsys.readouterr().err
 
 

@@ -73,7 +73,7 @@ def test_config_errors_come_before_the_import_of_paddle(config: Path) -> None:
     )
     command = [sys.executable, "-c", code, "-c", str(config), "-o", "Global.epoch=2", "Arch.name=ResNet18"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: -o Global.epoch=2\n  Global.epoch: unknown key; did you mean 'epochs'?\n"
 
 
@@ -249,7 +249,7 @@ def test_output_folder_that_cannot_be_written_is_named(
     config: Path, tmp_path: Path, folder: str, option: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("precious")
-    assert train(["-c", str(config), *option, "-o", f"Global.output_dir={tmp_path / folder}"]) == 1
+    assert train(["-c", str(config), *option, "-o", f"Global.output_dir={tmp_path / folder}"]) == 2
     message = capfd.readouterr().err
     assert message.startswith(f"error: {tmp_path / folder}: can't write to this output folder: ")
     assert message.endswith("; set Global.output_dir\n")
@@ -347,7 +347,7 @@ def test_stderr_of_a_process_holds_only_the_error(config: Path, images: Path) ->
     (images / "7.jpg").write_bytes(b"this is no image\n")
     command = [sys.executable, str(TOOLS / "train.py"), "-c", str(config), "-o", "Arch.name=ResNet18"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     message = without_paddles_lines(done.stderr)
     assert message.startswith(f"error: {images}/7.jpg ({images}/list.txt, line 8): ")
     assert len(message.splitlines()) == 1
@@ -380,7 +380,7 @@ def test_demo_data_replaces_the_images_of_a_config(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["-c", str(ROOT / "configs/ResNet50.yaml")]
-    assert train(command) == 1
+    assert train(command) == 2
     said = capsys.readouterr().err
     assert "https://image-net.org" in said
     assert "add --demo-data" in said
@@ -394,5 +394,5 @@ def test_demo_data_replaces_the_images_of_a_config(
         assert Path(dataset["image_root"]).is_dir()
     assert train([*command, "--demo-data", "--epochs", "3", "--print-config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["Global"]["epochs"] == 3
-    assert train(["-c", str(ROOT / "configs/fashion_mnist_wrn.yaml"), "--demo-data"]) == 1
+    assert train(["-c", str(ROOT / "configs/fashion_mnist_wrn.yaml"), "--demo-data"]) == 2
     assert "--demo-data: expected DataLoader.Train.dataset.cls_label_path" in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_invalid_calls(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[
         _write(root / "a" / "1.png", 0)
     out = root / "out" if kind == "inside" else tmp_path / "out"
     more = ["--model", "ResNet5"] if kind == "no model" else []
-    assert _audit(root, out, *more) == 1
+    assert _audit(root, out, *more) == 2
     expected = {
         "missing": "no such folder",
         "empty": "no images",
@@ -126,4 +126,4 @@ def test_split_keeps_duplicates_on_one_side(tmp_path: Path, capsys: pytest.Captu
     validation = (tmp_path / "l" / "val_list.txt").read_text()
     for seed in (1, 3, 5, 7):
         assert (f"/{seed}.png" in validation) == (f"copy {seed}.png" in validation)
-    assert main(["split", str(root / "missing"), "--group-duplicates", "--out", str(tmp_path / "m")]) == 1
+    assert main(["split", str(root / "missing"), "--group-duplicates", "--out", str(tmp_path / "m")]) == 2

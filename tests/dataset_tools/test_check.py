@@ -65,7 +65,7 @@ def expected(folder: Path) -> list[BadImage]:
 
 
 def test_check_lists_bad_images_of_config(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(folder, "-c", str(folder / "config.yaml")) == 1
+    assert check(folder, "-c", str(folder / "config.yaml")) == 2
     assert read_bad_images(folder / "bad.txt") == expected(folder)
     said = capsys.readouterr()
     first, *lines = said.err[said.err.index("error: ") :].splitlines()
@@ -75,13 +75,13 @@ def test_check_lists_bad_images_of_config(folder: Path, capsys: pytest.CaptureFi
 
 
 def test_check_lists_bad_images_of_folder(folder: Path) -> None:
-    assert check(folder, str(folder / "images")) == 1
+    assert check(folder, str(folder / "images")) == 2
     assert read_bad_images(folder / "bad.txt") == expected(folder)
 
 
 def test_check_reports_pipe_as_bad(folder: Path) -> None:
     os.mkfifo(folder / "images" / "1" / "pipe.jpg")
-    assert check(folder, str(folder / "images")) == 1
+    assert check(folder, str(folder / "images")) == 2
     (bad,) = {each.reason for each in read_bad_images(folder / "bad.txt") if each.name.endswith("pipe.jpg")}
     assert bad == "not a regular file"
 
@@ -114,7 +114,7 @@ def test_check_uses_the_decoder_of_config(folder: Path) -> None:
         f"{normalize}={{scale: 1.0, mean: [0.5], std: [0.5]}}",
     ]
     overrides.append("Arch.input_image_channel=5")
-    assert check(folder, "-c", str(folder / "config.yaml"), "-o", *overrides) == 1
+    assert check(folder, "-c", str(folder / "config.yaml"), "-o", *overrides) == 2
     bad = read_bad_images(folder / "bad.txt")
     assert len(bad) == 7
     assert {Path(each.name).name for each in bad}.isdisjoint({"cells.tif"})
@@ -130,8 +130,8 @@ def test_check_without_bad_images_writes_empty_list(folder: Path, capsys: pytest
 
 
 def test_check_rejects_contradicting_arguments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(folder) == 1
+    assert check(folder) == 2
     assert "error: expected either files and folders to check, or -c CONFIG" in capsys.readouterr().err
-    assert check(folder, "-c", str(folder / "config.yaml"), "--split", "Eval") == 1
+    assert check(folder, "-c", str(folder / "config.yaml"), "--split", "Eval") == 2
     assert "DataLoader.Eval is not set; nothing to check" in capsys.readouterr().err
     assert not (folder / "bad.txt").exists()

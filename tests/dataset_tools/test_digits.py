@@ -91,5 +91,5 @@ def test_failed_make_digits_leaves_no_files(tmp_path: Path, monkeypatch: pytest.
         raise OSError("disk full")
 
     monkeypatch.setattr("ppcls.dataset_tools.make_dataset.write_lists", fail)
-    assert dataset_cli.main(["digits", "--out", str(tmp_path / "deep" / "digits")]) == 1
+    assert dataset_cli.main(["digits", "--out", str(tmp_path / "deep" / "digits")]) == 2
     assert list((tmp_path / "deep").iterdir()) == []

@@ -82,7 +82,7 @@ def test_photos_command_creates_a_dataset_once(
     assert "p: 16 photographs, " in capsys.readouterr().out
     assert dataset_cli.main(command) == 0
     assert capsys.readouterr().out == "p: the photographs exist already\n"
-    assert dataset_cli.main([*command, "--seed", "3"]) == 1
+    assert dataset_cli.main([*command, "--seed", "3"]) == 2
     error = "error: p was created with other settings: seed was 0 and is now 3; "
     error += "remove the folder, or choose another one with --out\n"
     assert capsys.readouterr().err == error
@@ -100,7 +100,7 @@ def test_photos_command_creates_a_dataset_once(
 def test_photos_command_rejects_numbers_out_of_range(
     tmp_path: Path, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert dataset_cli.main(["photos", *arguments, "--out", str(tmp_path / "p")]) == 1
+    assert dataset_cli.main(["photos", *arguments, "--out", str(tmp_path / "p")]) == 2
     assert capsys.readouterr().err == f"error: {text}\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -109,7 +109,7 @@ def test_photos_command_reports_missing_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(photos, "SOURCES", ("absent.png",))
-    assert dataset_cli.main(["photos", "16", "--out", str(tmp_path / "p")]) == 1
+    assert dataset_cli.main(["photos", "16", "--out", str(tmp_path / "p")]) == 2
     text = "expected photographs of scikit-image such as absent.png, found none"
     assert text in capsys.readouterr().err
 
@@ -118,5 +118,5 @@ def test_photos_command_reports_missing_scikit_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
-    assert dataset_cli.main(["photos", "16", "--out", str(tmp_path / "p")]) == 1
+    assert dataset_cli.main(["photos", "16", "--out", str(tmp_path / "p")]) == 2
     assert "pip install scikit-image" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_export_with_other_embeddings_is_not_written(
     tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
-    assert export(tree, tmp_path, "--format", "onnx") == 1
+    assert export(tree, tmp_path, "--format", "onnx") == 2
     assert "the embeddings of the exported MobileNetV3_small_x0_35 differ by " in capsys.readouterr().err
     assert not (tmp_path / "inference").exists()
 
@@ -211,14 +211,14 @@ def test_invalid_gallery_is_an_error(
     bad.parent.mkdir()
     bad.write_bytes(b"no image")
     config = write(tmp_path / "config.yaml", tree)
-    assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(bad.parent)]) == 1
+    assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(bad.parent)]) == 2
     assert "no image of the gallery can be read; the lines above give the reasons" in capsys.readouterr().err
     classes = config_tree(write_weights(tmp_path / "w.safetensors"), None)
     config = write(tmp_path / "classes.yaml", classes)
-    assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(images[0])]) == 1
+    assert infer_cli.infer([str(images[0]), "-c", str(config), "--gallery", str(images[0])]) == 2
     assert "expected an embedding model (RecModel), found a classifier" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "0"])
     assert "--nearest: expected an integer > 0, got '0'" in capsys.readouterr().err
-    assert infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "2"]) == 1
+    assert infer_cli.infer([str(images[0]), "-c", str(config), "--nearest", "2"]) == 2
     assert "--nearest needs --gallery, the images to search" in capsys.readouterr().err

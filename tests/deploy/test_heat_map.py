@@ -140,7 +140,7 @@ def test_unusable_folder_or_model_is_an_error(
         assert export([*model, "--format", "onnx", "-o", out]) == 0
         model = ["--model", str(tmp_path / "onnx")]
     folder = tmp_path if occupied else tmp_path / "heat"
-    assert infer([*model, "--explain", str(folder), str(image)]) == 1
+    assert infer([*model, "--explain", str(folder), str(image)]) == 2
     reason = (
         "expected a new or empty folder, found files in it"
         if occupied
@@ -160,6 +160,6 @@ def test_infer_explain_to_a_file_is_an_error_with_a_fix(
     config = write_config(tmp_path / "config.yaml", config_tree(weights, write_names(tmp_path / "names.txt")))
     image, folder = write_image(tmp_path / "image.png", 1), tmp_path / name
     (tmp_path / "file").touch()
-    assert infer(["-c", str(config), "--explain", str(folder), str(image)]) == 1
+    assert infer(["-c", str(config), "--explain", str(folder), str(image)]) == 2
     error = capsys.readouterr().err
     assert error.endswith(f"\nerror: --explain {folder}: {reason}; choose another folder\n")

@@ -73,7 +73,7 @@ def test_index_is_built_searched_and_changed(
     assert lines[0].endswith("bad.png: error: not an image that can be decoded")
     assert lines[1] == f"{file}: 5 images, searched with NumPy (exact)"
     assert "1 images could not be read" in error
-    assert run("build", file, more, "--model", model)[0] == 1
+    assert run("build", file, more, "--model", model)[0] == 2
 
     predictor = Predictor(model, device="cpu")
     vectors = np.stack([found.vector for found in predictor.embed([image.read_bytes() for image in images])])
@@ -107,7 +107,7 @@ def test_another_model_is_an_error(run: Run, model: Path, tmp_path: Path) -> Non
     shutil.rmtree(file)
     create_index(file, ImageIndex(index.files, index.vectors, "flat", index.model, -index.probe))
     code, _, error = run("search", file, image, "--model", model)
-    assert code == 1
+    assert code == 2
     assert "not the model of the index: the embeddings of a test image have the similarity -1.00" in error
     shutil.rmtree(file)
     create_index(file, ImageIndex(index.files, index.vectors[:, :3], model="the/model"))
@@ -121,7 +121,7 @@ def test_model_of_classes_is_an_error(run: Run, tmp_path: Path) -> None:
     tree = config_tree(write_weights(tmp_path / "w.safetensors"), None)
     config, image = write_config(tmp_path / "classes.yaml", tree), write_image(tmp_path / "1.png", 1)
     code, _, error = run("build", tmp_path / "mine.index", image, "--model", config)
-    assert code == 1
+    assert code == 2
     assert "expected an embedding model (RecModel), found a classifier" in error
     assert not (tmp_path / "mine.index").exists()
 

@@ -239,7 +239,7 @@ def test_infer_missing_file_is_an_error(
     (images / "empty.jsonl").mkdir()
     (images / "notes.jsonl").write_text("notes")
     monkeypatch.chdir(images)
-    assert infer(tmp_path, tree, *given) == 1
+    assert infer(tmp_path, tree, *given) == 2
     assert capsys.readouterr() == ("", f"error: {error}\n")
 
 
@@ -247,7 +247,7 @@ def test_infer_incomplete_names_are_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "names.txt").write_text("0 a\n1 b\n")
-    assert infer(tmp_path, tree, images) == 1
+    assert infer(tmp_path, tree, images) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "names.txt: has names for 2 of 3 classes (Arch.class_num); add a line for class 2" in said.err
@@ -257,7 +257,7 @@ def test_infer_random_transform_is_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree["Infer"]["transforms"].insert(3, {"RandFlipImage": {}})
-    assert infer(tmp_path, tree, images) == 1
+    assert infer(tmp_path, tree, images) == 2
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'config.yaml'}\n"
         "  Infer.transforms[3].RandFlipImage: is random, but "
@@ -269,7 +269,7 @@ def test_infer_without_section_infer_is_an_error(
     tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del tree["Infer"]
-    assert infer(tmp_path, tree, images) == 1
+    assert infer(tmp_path, tree, images) == 2
     assert "no section Infer" in capsys.readouterr().err
 
 
@@ -280,7 +280,7 @@ def test_infer_uses_the_best_model_by_default(
     lines = capsys.readouterr().out
     del tree["Global"]["pretrained_model"]
     tree["Global"]["output_dir"] = str(tmp_path / "run")
-    assert infer(tmp_path, tree, images) == 1
+    assert infer(tmp_path, tree, images) == 2
     assert f"{tmp_path / 'run' / 'best_model'} does not exist" in capsys.readouterr().err
     write_checkpoint(tmp_path / "run", {"model.safetensors": weights.read_bytes()})
     assert infer(tmp_path, tree, images) == 0
@@ -302,7 +302,7 @@ def test_infer_out_on_a_full_disk_contains_complete_lines(
         )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert code == 1
+    assert code == 2
     assert (
         f"{tmp_path / 'out.jsonl'}: cannot be written: File too large; it contains the first 2 results"
         in (capsys.readouterr().err)
@@ -327,7 +327,7 @@ def test_infer_weights_of_another_model_are_an_error(
 ) -> None:
     tree["Arch"]["class_num"] = 4
     (tmp_path / "names.txt").write_text("0 a\n1 b\n2 c\n3 d\n")
-    assert infer(tmp_path, tree, images) == 1
+    assert infer(tmp_path, tree, images) == 2
     assert "weights of another model" in capsys.readouterr().err
 
 
@@ -340,7 +340,7 @@ def test_infer_nonfinite_scores_are_an_error(
     arrays["fc.bias"] = np.full_like(arrays["fc.bias"], np.nan)
     safetensors.numpy.save_file(arrays, tmp_path / "nan.safetensors")
     tree["Global"]["pretrained_model"] = str(tmp_path / "nan.safetensors")
-    assert infer(tmp_path, tree, images) == 1
+    assert infer(tmp_path, tree, images) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert f"{tmp_path / 'nan.safetensors'}: the model returns NaN or infinite scores" in said.err
@@ -357,7 +357,7 @@ def test_infer_uses_the_precision_of_evaluation(
     tree["AMP"] = {"dtype": "float16"}
     tree["Global"]["device"] = "auto"
     if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
-        assert infer(tmp_path, tree, images) == 1
+        assert infer(tmp_path, tree, images) == 2
         assert "float16 needs a GPU" in capsys.readouterr().err
 
 
@@ -487,7 +487,7 @@ def test_infer_accepts_patterns_and_standard_input(
     listed.write_text("")
     with listed.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert infer(tmp_path, tree, "-") == 1
+        assert infer(tmp_path, tree, "-") == 2
     assert (
         capsys.readouterr().err
         == "error: nothing to predict: standard input is empty; expected one path per line\n"
@@ -520,7 +520,7 @@ def test_infer_writes_each_result_at_once(
 ) -> None:
     """The file holds each line as soon as it is made, also where a later one can't be; an empty one goes."""
     output = tmp_path / "out.jsonl"
-    assert infer(tmp_path, tree, images, "--out", output, "-o", "Global.pretrained_model=gone") == 1
+    assert infer(tmp_path, tree, images, "--out", output, "-o", "Global.pretrained_model=gone") == 2
     assert not output.exists()
     seen = []
     for line in range(2):

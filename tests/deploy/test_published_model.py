@@ -132,7 +132,7 @@ def test_export_writes_weights_that_can_be_read_back(
     fill_model(second, read_weights(target), target)
     for name, tensor in first.state_dict().items():
         np.testing.assert_array_equal(second.state_dict()[name].numpy(), tensor.numpy(), err_msg=name)
-    assert main(command) == 1
+    assert main(command) == 2
     assert "--safetensors" in capsys.readouterr().err
 
 

@@ -123,5 +123,5 @@ def test_five_crops_of_images_that_are_not_cropped_are_an_error(
 ) -> None:
     override = ["-o", "Infer.transforms.1.ResizeImage={size: 32}"]
     command = ["-c", str(trained / "config.yaml"), "--tta", "five-crop", str(trained / "0.png"), *override]
-    assert infer(command) == 1
+    assert infer(command) == 2
     assert "--tta five-crop needs ResizeImage with resize_short, followed by" in capsys.readouterr().err

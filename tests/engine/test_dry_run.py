@@ -146,7 +146,7 @@ def test_dry_run_stops_at_bad_image(
     make: Callable[..., Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make(**spoil(images, tmp_path))
-    assert cli.train(["-c", str(config), "--dry-run"]) == 1
+    assert cli.train(["-c", str(config), "--dry-run"]) == 2
     said = capsys.readouterr().err
     assert re.search(r"^error: .*eval\.txt \(.*, line 1\): not an image", said, re.MULTILINE)
     skip = "DataLoader.Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip"
@@ -172,7 +172,7 @@ def test_dry_run_lists_and_reports_skipped_image(
 def test_dry_run_with_too_little_memory_is_an_error(
     make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.train(["-c", str(make(Arch__name="Hungry")), "--dry-run"]) == 1
+    assert cli.train(["-c", str(make(Arch__name="Hungry")), "--dry-run"]) == 2
     assert "error: out of memory: could not allocate 134217728 MiB more" in capsys.readouterr().err
 
 
@@ -181,7 +181,7 @@ def test_dry_run_reports_invalid_output_folder(
 ) -> None:
     (tmp_path / "run").write_text("a file")
     config = make("other", Global__output_dir=str(tmp_path / "run" / "deep"))
-    assert cli.train(["-c", str(config), "--dry-run"]) == 1
+    assert cli.train(["-c", str(config), "--dry-run"]) == 2
     assert f"can't write to this output folder: {tmp_path}/run is not a folder" in capsys.readouterr().err
 
 

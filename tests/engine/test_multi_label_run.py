@@ -176,7 +176,7 @@ def test_evaluation_is_that_of_the_images_one_by_one(
     page = (output_dir / "report.html").read_text()
     assert 'id="labels"' in page
     assert "Confusion matrix" not in page
-    assert evaluate(["-c", str(tmp_path / "run.yaml"), "--confusion", str(tmp_path / "confusion.csv")]) == 1
+    assert evaluate(["-c", str(tmp_path / "run.yaml"), "--confusion", str(tmp_path / "confusion.csv")]) == 2
     assert "--confusion: expected one label per image, found several" in capsys.readouterr().err
 
 

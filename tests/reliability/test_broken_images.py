@@ -137,7 +137,7 @@ def test_run_with_raise_ends_at_the_first_broken_image(
 ) -> None:
     notes = tmp_path / "notes"
     config = make_yaml("run", **changes(half_broken, "raise", use_dali, workers))
-    assert end(begin("noting_run.py", config, notes)) == 1
+    assert end(begin("noting_run.py", config, notes)) == 2
     text = (notes / "said").read_text()
     assert "Traceback" not in text, text
     (line,) = [each for each in text.splitlines() if each.startswith("error: ")]
@@ -156,7 +156,7 @@ def test_run_with_only_broken_images_is_an_error(
         shutil.copy(half_broken / f"bad2-{list(BROKEN)[2]}", each)
     notes = tmp_path / "notes"
     config = make_yaml("run", **changes(half_broken, "skip", use_dali, 0))
-    assert end(begin("noting_run.py", config, notes)) == 1
+    assert end(begin("noting_run.py", config, notes)) == 2
     text = (notes / "said").read_text()
     assert "Traceback" not in text, text
     assert "error: " in text

@@ -208,7 +208,7 @@ def test_run_at_a_file_size_limit_fails_without_damage(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     notes.mkdir()
     run = begin("limited_run.py", config, notes, f"LIMIT={kib * 1024}")
-    assert end(run) == 1, said(notes)
+    assert end(run) == 2, said(notes)
     text = (notes / "said").read_text()
     assert "Traceback" not in text
     assert "error: " in text.splitlines()[-1]

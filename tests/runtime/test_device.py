@@ -113,6 +113,6 @@ def test_missing_gpu_is_one_line_on_the_command_line(make_yaml: Callable[..., Pa
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.search(r"^error: Global\.device is gpu, but .*; (install|set) ", done.stderr, re.MULTILINE)
     assert "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.errors import SignalExit, UserError
+from ppcls.errors import MissedTargetError, SignalExit, TryAgainError, UserError
 from ppcls.runtime import failures
 from ppcls.runtime.failures import FailureReports
 from ppcls.runtime.launch import Launch
@@ -63,16 +63,25 @@ def test_failure_of_the_shown_process_is_not_repeated(tmp_path: Path) -> None:
 def test_failure_waits_for_the_report_of_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = reports_of(tmp_path, 1)
     monkeypatch.setattr(failures, "_CAUSE_TIMEOUT", 60.0)
-    monkeypatch.setattr(failures.time, "sleep", lambda _: other.write("rank 1 was killed", ""))
+    monkeypatch.setattr(failures.time, "sleep", lambda _: other.write("rank 1 was killed", "", 75))
     with pytest.raises(UserError, match=r"^rank 1 was killed\nRank 0 then failed too"):
         fail(reports_of(tmp_path, 0), RuntimeError("connection closed by peer"))
 
 
 @pytest.mark.parametrize(
-    ("summary", "code"), [(f"rank 1 {failures.LOST}; epoch 1", 75), ("rank 1: no image", 1)]
+    ("error", "code"),
+    [
+        (UserError("no image"), 2),
+        (TryAgainError("no answer"), 75),
+        (MissedTargetError("worse"), 4),
+        (RuntimeError("CUDA error"), 1),
+    ],
 )
-def test_exit_code_says_whether_another_try_can_help(summary: str, code: int, tmp_path: Path) -> None:
-    reports_of(tmp_path, 1).write(summary, "")
+def test_all_ranks_end_with_the_exit_code_of_the_first_failure(
+    error: Exception, code: int, tmp_path: Path
+) -> None:
+    with pytest.raises(type(error)):
+        fail(reports_of(tmp_path, 1), error)
     with pytest.raises(UserError) as caught:
         fail(reports_of(tmp_path, 0), RuntimeError("connection closed by peer"))
     assert caught.value.code == code
@@ -92,7 +101,7 @@ def test_single_process_and_signals_write_no_report(
 
 def test_launch_of_the_same_name_removes_its_old_reports(tmp_path: Path) -> None:
     before = reports_of(tmp_path, 1)
-    before.write("rank 1 failed first: before", "")
+    before.write("rank 1 failed first: before", "", 2)
     before.hang_marker.touch()
     with reports_of(tmp_path, 0).reporting(), reports_of(tmp_path, 1).reporting():
         pass
@@ -102,9 +111,9 @@ def test_launch_of_the_same_name_removes_its_old_reports(tmp_path: Path) -> None
 
 
 def test_clear_keeps_the_report_of_another_rank(tmp_path: Path) -> None:
-    reports_of(tmp_path, 1).write("rank 1 failed first: bad", "")
+    reports_of(tmp_path, 1).write("rank 1 failed first: bad", "", 2)
     reports_of(tmp_path, 0).clear()
-    assert reports_of(tmp_path, 0).first_summary() == "rank 1 failed first: bad"
+    assert reports_of(tmp_path, 0).first() == ("rank 1 failed first: bad", 2)
 
 
 def test_failure_whose_report_cannot_be_written_is_shown(tmp_path: Path) -> None:

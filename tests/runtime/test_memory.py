@@ -331,7 +331,7 @@ def test_invalid_variable_is_one_line_on_the_command_line(
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"error: environment variable {FRACTION}: expected a number > 0 and < 1")
     assert done.stderr.count("\n") == 1
 

@@ -39,10 +39,10 @@ def run_shell(line: str, folder: Path, **variables: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     ("redirection", "code", "error"),
     [
-        (">&-", 1, CLOSED),
-        (">/dev/full", 1, FULL),
-        ("<&- >/dev/full", 1, FULL),
-        (">&- 2>&- <&-", 1, ""),
+        (">&-", 2, CLOSED),
+        (">/dev/full", 2, FULL),
+        ("<&- >/dev/full", 2, FULL),
+        (">&- 2>&- <&-", 2, ""),
         ("2>&-", 0, ""),
         ("2>/dev/full", 0, ""),
         ("<&-", 0, ""),
@@ -63,7 +63,7 @@ def test_result_that_can_not_be_written_is_an_error(
 
 def test_help_that_can_not_be_written_is_an_error(tmp_path: Path) -> None:
     command = COMMAND.replace(" list 'ResNet5*'", " list --help")
-    assert run_shell(f"{command} >/dev/full", tmp_path) == (1, "", FULL)
+    assert run_shell(f"{command} >/dev/full", tmp_path) == (2, "", FULL)
 
 
 @pytest.mark.parametrize("stream", ["2>/dev/full", ">&- 2>&- <&-"])
@@ -86,7 +86,7 @@ def test_config_is_printed_as_yaml_that_an_ascii_terminal_can_show(tmp_path: Pat
 def test_name_that_the_locale_can_not_encode_is_explained(tmp_path: Path) -> None:
     line = f"'{sys.executable}' '{ROOT / 'tools' / 'train.py'}' . --output été"
     code, _, errors = run_shell(line, tmp_path, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
-    assert code == 1
+    assert code == 2
     assert "set the environment variable LC_ALL=C.UTF-8" in errors
     assert "Traceback" not in errors
 

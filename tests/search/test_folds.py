@@ -113,7 +113,7 @@ def test_report_has_mean_and_deviation_of_all_folds(make_yaml, tmp_path: Path, c
 
 def test_failing_fold_is_an_error_with_its_log(make_yaml, tmp_path: Path, capsys) -> None:
     config = make_yaml(**SMALL, Global__pretrained_model=str(tmp_path / "gone.pdparams"))
-    assert cli.train(["-c", str(config), "--folds", "2"]) == 1
+    assert cli.train(["-c", str(config), "--folds", "2"]) == 2
     error = capsys.readouterr().err
     assert "--folds: fold 1 failed: " in error
     assert "gone.pdparams" in error

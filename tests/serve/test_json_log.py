@@ -59,7 +59,7 @@ def test_all_lines_are_json_objects(tree: dict[str, Any], tmp_path: Path) -> Non
 def test_error_at_the_start_is_a_json_object(tmp_path: Path) -> None:
     command = [sys.executable, TOOL, "--model", "missing", "--log-format", "json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=GUARD)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (record,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert record["level"] == "error"
     assert record["message"].startswith("error: ")

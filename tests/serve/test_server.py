@@ -304,12 +304,12 @@ def test_sigterm_answers_current_requests_of_exported_models(
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--model", "gone"], 1, "error: gone: no such file or folder; expected a checkpoint folder"),
+        (["--model", "gone"], 2, "error: gone: no such file or folder; expected a checkpoint folder"),
         (["--model", "gone", "--max-batch", "0"], 2, "expected an integer >= 1 and <= 4096, got '0'"),
         (["--model", "gone", "--timeout", "nan"], 2, "expected a number >= 0.1 and <= 3600, got 'nan'"),
         (
             ["--model", "gone", "--max-images", "9", "--max-waiting", "8"],
-            1,
+            2,
             "error: --max-images 9: expected at most --max-waiting (8), because larger requests would always",
         ),
         ([], 2, "expected --model PATH, such as --model runs/pets, or -c CONFIG"),

@@ -216,7 +216,7 @@ def test_invalid_protection_is_an_error_before_models_load(
     Path("short").write_text("short\n")
     first = str(models / "first")
     filled = [option.format(first=first) for option in options]
-    assert serve_cli.serve(["--model", first, "--port", "0", *filled]) == 1
+    assert serve_cli.serve(["--model", first, "--port", "0", *filled]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -101,10 +101,10 @@ def test_model_that_cannot_be_loaded_ends_all_workers(
     (broken / "inference.yml").write_bytes((model / "inference.yml").read_bytes())
     forget_files(broken)
     (broken / "inference.onnx").write_bytes(b"no model")
-    assert serve(["--model", str(broken), "--workers", "2", "--port", "0"]) == 1
+    assert serve(["--model", str(broken), "--workers", "2", "--port", "0"]) == 2
     errors = capfd.readouterr().err
     assert errors.count("not an exported network") == 1
-    assert "a worker ended with exit code 1 before it accepted requests" in errors
+    assert "a worker ended with exit code 2 before it accepted requests" in errors
 
 
 def test_workers_with_models_folder_is_an_error(
@@ -113,7 +113,7 @@ def test_workers_with_models_folder_is_an_error(
     keys = tmp_path / "keys.txt"
     keys.write_text("x" * 32)
     options: list[Any] = ["--models-folder", model, "--api-key-file", keys, "--workers", "2"]
-    assert serve(["--model", str(model), *map(str, options)]) == 1
+    assert serve(["--model", str(model), *map(str, options)]) == 2
     assert "--workers 2: expected 1 with --models-folder" in capsys.readouterr().err
 
 

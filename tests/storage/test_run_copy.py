@@ -382,7 +382,7 @@ def test_new_run_needs_an_unused_address(tmp_path: Path) -> None:
     [
         (
             FileNotFoundError("The specified bucket does not exist"),
-            1,
+            2,
             "bucket does not exist; create the bucket",
         ),
         (PermissionError("AccessDenied"), 75, "can't write this object: AccessDenied"),

@@ -108,5 +108,5 @@ def test_storage_that_goes_away_ends_with_the_exit_code_for_another_try(
     server.fault = lambda method, path, number: None
     assert cli.train(["--resume", URL]) == 0
     assert "links.json" in Objects(URL).sizes()
-    assert cli.train(["-c", str(config)]) == 1
+    assert cli.train(["-c", str(config)]) == 2
     assert f"{URL} already holds a run" in capsys.readouterr().err

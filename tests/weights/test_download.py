@@ -298,7 +298,7 @@ def test_models_fetch_prints_the_path(
 ) -> None:
     assert main(["fetch", "PPLCNet_x0_25"]) == 0
     assert capsys.readouterr().out == f"{cache / FILE}\n"
-    assert main(["fetch", "PPLCNet_x0_26"]) == 1
+    assert main(["fetch", "PPLCNet_x0_26"]) == 2
     error = capsys.readouterr().err
     assert "PPLCNet_x0_26: no published weights with this name; did you mean 'PPLCNet_x0_25'?" in error
 

@@ -39,5 +39,5 @@ def test_containers_data_set_in_a_container_is_rejected(
     assert dataset_main(["convert", "tfrecord", str(tmp_path / "list.txt"), "--out", str(root)]) == 0
     shard = next(root.glob("*.tfrecord"))
     dataset = f"{{name: TFRecordDataset, paths: ['{shard}'], transform_ops: {OPS}}}"
-    assert run("-o", f"DataLoader.Train.dataset={dataset}", overrides[2], "Global.device=cpu") == 1
+    assert run("-o", f"DataLoader.Train.dataset={dataset}", overrides[2], "Global.device=cpu") == 2
     assert "the bare pipeline supports only image files" in capsys.readouterr().err

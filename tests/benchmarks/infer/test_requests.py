@@ -138,7 +138,7 @@ def test_command_that_measures_nothing_fails_with_the_reason(
 ) -> None:
     arguments = ["--batch-size", "2", "--threads", "1", "--rounds", "1", "--timeout", "0.001"]
     where = ["-o", "Global.device=cpu", "--out", str(tmp_path / "out")]
-    assert benchmark(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 1
+    assert benchmark(["infer", "--model", str(exported["onnx"]), *arguments, *where]) == 2
     printed = capsys.readouterr()
     assert "not finished after 0.001 s" in printed.out
     assert printed.err == "error: there are no measurements; the table above gives the reason for each row\n"
@@ -147,5 +147,5 @@ def test_command_that_measures_nothing_fails_with_the_reason(
 
 
 def test_command_missing_model_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmark(["infer", "--model", str(tmp_path / "none")]) == 1
+    assert benchmark(["infer", "--model", str(tmp_path / "none")]) == 2
     assert "none: no such file or folder" in capsys.readouterr().err

@@ -55,5 +55,5 @@ def test_each_row_is_measured(tmp_path: Path) -> None:
 def test_an_unknown_row_is_an_error() -> None:
     command = [sys.executable, "benchmarks/run.py", "scale", "--rows", "list,lists"]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "--rows: unknown lists; expected some of list, folders" in result.stderr

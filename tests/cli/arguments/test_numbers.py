@@ -61,7 +61,7 @@ def test_repeated_override_options_are_joined() -> None:
 def test_dataset_command_applies_repeated_overrides(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = ROOT / "configs" / "quickstart.yaml"
     wrong = ["-o", "Global.epoch=1", "-o", "Global.sed=1"]
-    assert dataset_cli.main([command, "-c", str(config), *wrong]) == 1
+    assert dataset_cli.main([command, "-c", str(config), *wrong]) == 2
     message = capsys.readouterr().err
     assert "Global.epoch: unknown key" in message
     assert "Global.sed: unknown key" in message

@@ -109,7 +109,7 @@ def test_damaged_run_does_not_hide_others(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_folder_without_runs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert runs([str(tmp_path)]) == 1
+    assert runs([str(tmp_path)]) == 2
     assert "no runs in this folder" in capsys.readouterr().err
-    assert runs([str(tmp_path / "gone")]) == 1
+    assert runs([str(tmp_path / "gone")]) == 2
     assert "no such folder" in capsys.readouterr().err

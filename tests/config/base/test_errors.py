@@ -257,7 +257,7 @@ def test_train_reports_config_errors_before_importing_paddle(tmp_path: Path) -> 
     )
     command = [sys.executable, "-c", code, "-c", str(PATH), "-o", "Global.usedali=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == "[]\n"
     assert "-o Global.usedali=1\n  Global.usedali: unknown key; did you mean 'use_dali'?\n" in done.stderr
     assert list(tmp_path.iterdir()) == []

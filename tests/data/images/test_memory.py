@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Each command, and its exit code with images for which there is no memory
 COMMANDS = {
-    "check": ("dataset check @", 1),
+    "check": ("dataset check @", 2),
     "stats": ("dataset stats @ --out stats%", 0),
     "prediction": ("infer -c config.yaml @ -o Global.use_dali=False", 3),
     "training": (

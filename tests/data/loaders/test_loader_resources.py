@@ -238,6 +238,6 @@ def test_full_shared_memory_is_explained(make_yaml: Callable[..., Path], size: s
     done = subprocess.run(
         ["unshare", "-m", "bash", "-c", line], capture_output=True, text=True, timeout=GUARD, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "/dev/shm is full: it has 0.00" in done.stderr
     assert "Traceback" not in done.stderr

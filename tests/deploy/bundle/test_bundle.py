@@ -118,7 +118,7 @@ def test_wrong_options_are_rejected(bundle: Path, tmp_path: Path, capsys: pytest
         (["--golden-data", config], "config.yaml"),
         (["--output", str(tmp_path / "new")], "--golden-data FOLDER"),
     ):
-        assert export(["-c", config, "--format", "bundle", *options]) == 1
+        assert export(["-c", config, "--format", "bundle", *options]) == 2
         assert reason in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

@@ -136,9 +136,9 @@ def test_links_and_changed_files_are_rejected(bundle: Path, capsys: pytest.Captu
     with pytest.raises(UserError, match="contains no links"):
         check_files(bundle, read_bundle_file(bundle))
     sample.unlink()
-    assert verify([str(bundle)]) == 1
+    assert verify([str(bundle)]) == 2
     sample.write_bytes(b"x")
-    assert verify([str(bundle)]) == 1
+    assert verify([str(bundle)]) == 2
     errors = capsys.readouterr().err
     assert "00.decoded.bin: missing; expected SHA-256" in errors
     assert "damaged or changed" in errors

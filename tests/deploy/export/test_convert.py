@@ -53,7 +53,7 @@ def test_onnx_of_other_tools_is_bundled(tmp_path: Path, capsys: pytest.CaptureFi
     words = ["--from", str(file), "--format", "bundle", "--output", str(tmp_path / "new")]
     assert export([*words, "--golden-data", str(write_photographs(tmp_path / "photos"))]) == 0
     assert "[Export] verified: PASS: 4 of 4" in capsys.readouterr().out
-    assert export(words) == 1
+    assert export(words) == 2
     assert "exists already and is not overwritten" in capsys.readouterr().err
 
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_converted_is_rejected_with_a_reason(
     settings, options, reason = REJECTED[name]
     file = write_onnx(tmp_path / "mine.onnx", **settings)
     words = ["--from", str(file), "--format", "onnx", "--output", str(tmp_path / "new"), *options]
-    assert export(words) == 1
+    assert export(words) == 2
     message = capsys.readouterr().err
     assert re.search(reason, message), message
     assert not (tmp_path / "new").exists()
@@ -100,7 +100,7 @@ def test_files_in_other_formats_are_explained(
 ) -> None:
     for name in names:
         (tmp_path / name).touch()
-    assert export(["--from", str(tmp_path), "--format", "onnx", "--output", str(tmp_path / "new")]) == 1
+    assert export(["--from", str(tmp_path), "--format", "onnx", "--output", str(tmp_path / "new")]) == 2
     assert reason in capsys.readouterr().err
 
 

@@ -266,7 +266,7 @@ def test_export_tool_prints_only_its_result(tmp_path: Path, weights: Path) -> No
     if not paddle.is_compiled_with_cuda():  # a GPU build says on its own that there is no GPU
         assert done.stderr == ""
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert f"{folder}: exists already and is not overwritten" in again.stderr
 
 
@@ -293,7 +293,7 @@ def test_export_does_not_change_a_filled_folder(
 ) -> None:
     (tmp_path / "inference").mkdir()
     (tmp_path / "inference" / "mine").write_text("mine")
-    assert export(tmp_path, config_tree(weights, None)) == 1
+    assert export(tmp_path, config_tree(weights, None)) == 2
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'inference'}: exists already and is not overwritten; "
         "delete it, or choose another folder (--output, Global.save_inference_dir)\n"
@@ -307,7 +307,7 @@ def test_export_that_fails_leaves_an_empty_folder(
     (tmp_path / "inference").mkdir()
     tree = config_tree(weights, None)
     tree["Arch"]["class_num"] = 4
-    assert export(tmp_path, tree) == 1
+    assert export(tmp_path, tree) == 2
     assert "weights of another model" in capsys.readouterr().err
     assert sorted(each.name for each in tmp_path.iterdir()) == ["config.yaml", "inference"]
 
@@ -326,7 +326,7 @@ def test_export_that_fails_shows_the_output_of_paddle(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(paddle.jit, "save", fail)
-    assert export(tmp_path, config_tree(weights, None)) == 1
+    assert export(tmp_path, config_tree(weights, None)) == 2
     error = capfd.readouterr().err
     assert "said by Paddle" in error
     assert f"{tmp_path / 'inference'}: cannot write the inference model: No space left on device" in error
@@ -345,7 +345,7 @@ def test_export_on_a_full_disk_is_an_error_and_writes_nothing(
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, before[1]))
-        assert export_cli.export(["-c", config, "--format", kind]) == 1
+        assert export_cli.export(["-c", config, "--format", kind]) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -359,7 +359,7 @@ def test_export_without_section_infer_is_an_error(
 ) -> None:
     tree = config_tree(weights, None)
     del tree["Infer"]
-    assert export(tmp_path, tree) == 1
+    assert export(tmp_path, tree) == 2
     assert "no section Infer; add it with the transforms" in capsys.readouterr().err
 
 

@@ -158,7 +158,7 @@ def test_export_with_unsupported_transform_writes_nothing(
 ) -> None:
     tree = config_tree(weights, None)
     tree["Infer"]["transforms"].insert(2, {"Pad": {"padding": 2}})
-    assert export(tmp_path, tree, "paddle") == 1
+    assert export(tmp_path, tree, "paddle") == 2
     assert capsys.readouterr().err == (
         "error: Infer.transforms[2].Pad: cannot be part of the exported graph: this transform is not "
         "supported; export without --preprocess, and prepare the images as inference.yml describes\n"

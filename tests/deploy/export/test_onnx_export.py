@@ -72,7 +72,7 @@ def test_onnx_export_that_differs_is_not_written(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(parity, "TOLERANCE", 0.0)
-    assert export(tmp_path, config_tree(weights, None)) == 1
+    assert export(tmp_path, config_tree(weights, None)) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "the scores of the exported MobileNetV1_x0_25 differ by " in said.err
@@ -84,7 +84,7 @@ def test_onnx_export_without_converter_is_an_error(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(onnx_export, "_CONVERTERS", {True: ">=98,<99", False: ">=99"})
-    assert export(tmp_path, config_tree(weights, None)) == 1
+    assert export(tmp_path, config_tree(weights, None)) == 2
     wanted = ">=98,<99" if paddle.__version__.startswith("3") else ">=99"
     assert re.search(
         rf"ONNX with Paddle {re.escape(paddle.__version__)}: paddle2onnx is [\d.]+; "

@@ -175,7 +175,7 @@ def test_paddle_export_in_a_precision_that_the_cpu_lacks_is_an_error(
 ) -> None:
     monkeypatch.setattr(paddle.base.core, "supports_bfloat16", lambda: False)
     options = ["--precision", precision, "-o", "Global.device=cpu"]
-    assert run_export(tmp_path, trained, *options, kind="paddle") == 1
+    assert run_export(tmp_path, trained, *options, kind="paddle") == 2
     assert (
         "this run uses the CPU, so the exported model cannot be compared with the trained one; nothing was "
         "written. Export on another device (-o Global.device=gpu), or use --format onnx --precision float16"
@@ -258,7 +258,7 @@ def test_int8_export_unusable_option_is_an_error(
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run_export(tmp_path, trained, "--precision", "int8", *options) == 1
+    assert run_export(tmp_path, trained, "--precision", "int8", *options) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -269,7 +269,7 @@ def test_int8_export_of_damaged_calibration_images_is_an_error_with_a_fix(
     for number in range(16):
         (tmp_path / f"{number}.png").write_bytes(b"no image")
     options = ["--calibration-data", str(tmp_path), "--calibration-images", "16"]
-    assert run_export(tmp_path, trained, "--precision", "int8", *options) == 1
+    assert run_export(tmp_path, trained, "--precision", "int8", *options) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path}: only 0 of 16 calibration images can be decoded, expected at least 16" in error
     assert "Replace the damaged images, or set a larger --calibration-images" in error
@@ -296,7 +296,7 @@ def test_int8_export_without_training_images_is_an_error(
     tmp_path: Path, trained: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = {key: section for key, section in trained.items() if key != "DataLoader"}
-    assert run_export(tmp_path, tree, "--precision", "int8") == 1
+    assert run_export(tmp_path, tree, "--precision", "int8") == 2
     assert (
         "--precision int8 needs training images for calibration: the config has no DataLoader.Train; pass "
         "images with --calibration-data FOLDER, or use --precision float16"
@@ -310,7 +310,7 @@ def test_export_that_loses_accuracy_is_not_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(export_module, "compare_accuracy", lambda *_: comparison(0.9, 0.89))
-    assert run_export(tmp_path, trained, "--precision", "float16", "--max-accuracy-loss", "0.9") == 1
+    assert run_export(tmp_path, trained, "--precision", "float16", "--max-accuracy-loss", "0.9") == 2
     assert "float16 PPLCNet_x0_25 loses 1.00 percentage points of accuracy" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -401,5 +401,5 @@ def test_export_without_the_quantizer_names_the_packages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
-    assert run_export(tmp_path, trained, "--precision", "int8") == 1
+    assert run_export(tmp_path, trained, "--precision", "int8") == 2
     assert "pip install 'onnx>=1.16' 'ml_dtypes>=0.5'" in capsys.readouterr().err

@@ -219,7 +219,7 @@ def test_trusted_paths_are_used(with_paths: Path, no_access: list[str]) -> None:
 def test_evaluation_needs_trust_or_data(
     with_paths: Path, no_access: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate(["--model", str(with_paths), "--device", "cpu"]) == 1
+    assert evaluate(["--model", str(with_paths), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
     assert (
         "the data sets that the config of a model names are not read. Set DataLoader.Eval.dataset." in error
@@ -233,7 +233,7 @@ def test_evaluation_needs_trust_or_data(
 
 
 def test_default_images_are_not_read(with_paths: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert infer(["--model", str(with_paths)]) == 1
+    assert infer(["--model", str(with_paths)]) == 2
     assert "nothing to predict: pass images" in capsys.readouterr().err
 
 

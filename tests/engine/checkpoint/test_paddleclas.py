@@ -185,8 +185,8 @@ def test_pdparams_are_written_completely_and_overwrite_nothing(
     assert_equal(
         {name: each.numpy() for name, each in paddle.load(str(target)).items()}, content(state.model)
     )
-    assert export([*arguments, *override]) == 1
+    assert export([*arguments, *override]) == 2
     assert "expected a new file" in capsys.readouterr().err
     arguments[-1] = str(tmp_path / "none" / "ours.pdparams")
-    assert export([*arguments, *override]) == 1
+    assert export([*arguments, *override]) == 2
     assert "does not exist" in capsys.readouterr().err

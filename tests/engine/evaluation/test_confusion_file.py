@@ -54,12 +54,12 @@ def test_confusion_file_agrees_with_the_metrics(
 def test_confusion_file_in_missing_folder_is_rejected_before_evaluation(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate(["-c", config, "--confusion", str(tmp_path / "none" / "confusion.csv")]) == 1
+    assert evaluate(["-c", config, "--confusion", str(tmp_path / "none" / "confusion.csv")]) == 2
     assert (
         f"--confusion {tmp_path}/none/confusion.csv: no such folder: {tmp_path}/none"
         in capsys.readouterr().err
     )
-    assert evaluate(["-c", config, "--confusion", str(tmp_path)]) == 1
+    assert evaluate(["-c", config, "--confusion", str(tmp_path)]) == 2
     assert "expected a file, found a folder" in capsys.readouterr().err
 
 
@@ -68,7 +68,7 @@ def test_eval_of_bad_image_suggests_skipping(
 ) -> None:
     (tmp_path / "spoilt.txt").write_text("eval.txt 0\n" + (images / "eval.txt").read_text())
     spoilt = f"DataLoader.Eval.dataset.cls_label_path={tmp_path}/spoilt.txt"
-    assert evaluate(["-c", config, "-o", spoilt]) == 1
+    assert evaluate(["-c", config, "-o", spoilt]) == 2
     skip = "DataLoader.Eval.dataset.on_error=skip"
     assert f"skip them with --on-error skip (-o {skip}); `ppcls dataset check " in capsys.readouterr().err
     assert evaluate(["-c", config, "-o", spoilt, skip]) == 0

@@ -93,7 +93,7 @@ def test_tools_reject_unknown_folders(
     paint(other / "zebra", 200)
     before = read_temperature(run / "best_model")
     assert callable(tool)
-    assert tool(["--model", str(run), "-o", f"DataLoader.Eval.dataset.image_root={other}"]) == 1
+    assert tool(["--model", str(run), "-o", f"DataLoader.Eval.dataset.image_root={other}"]) == 2
     assert (
         f"{other}: class folders that are no classes of the model: zebra; no folder for the classes ant. "
         "Labels follow the names: rename or remove these folders. The classes are ant, bee, cat"

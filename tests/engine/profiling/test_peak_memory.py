@@ -49,7 +49,7 @@ SAID = (
 def test_training_out_of_memory_names_settings(
     make_yaml: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.train(["-c", str(make_yaml(Arch__name="Hungry"))]) == 1
+    assert cli.train(["-c", str(make_yaml(Arch__name="Hungry"))]) == 2
     said = capsys.readouterr().err
     assert re.search(rf"^error: {SAID}$", said, re.MULTILINE)
     assert "Traceback" not in said
@@ -176,5 +176,5 @@ def test_batch_too_large_for_the_gpu_names_settings(
     make_yaml: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = make_yaml(Global__device="gpu", Arch__name="Hungry")
-    assert cli.train(["-c", str(file)]) == 1
+    assert cli.train(["-c", str(file)]) == 2
     assert "error: out of GPU memory: " in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_too_little_left_for_dali_is_an_error_before_the_first_step(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:
     done = train_on_gpu(make_yaml(), "Global.gpu_memory_fraction=0.999")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.search(
         r"^error: DALI needs about \d+ MiB .*, but only \d+ MiB are left\. .*\. "
         r"Lower Global\.gpu_memory_fraction",
