@@ -42,7 +42,7 @@ from ppcls.deploy.models.description import read_description
 Kind = tuple[str, Callable[[Image.Image, Path], None]]
 
 PRECISIONS = ("float32", "float16", "int8")
-RANDOM = ("ViT_small_patch16_224", "SwinTransformer_tiny_patch4_window7_224")
+RANDOM = ("DeiT_tiny_patch16_224", "SwinTransformer_tiny_patch4_window7_224")
 PUBLISHED = "EfficientNet_lite0"
 ORIENTATION = 0x0112
 SIZES = (

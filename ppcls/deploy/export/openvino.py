@@ -89,7 +89,7 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
     import openvino
 
     model = openvino.Core().read_model(file)
-    attention = sum(node.get_type_name() == "Softmax" for node in model.get_ops()) > 1
+    attention = _has_attention(model)
     try:
         with hide_tool_output():
             quantized = nncf.quantize(
@@ -113,6 +113,15 @@ def quantize_with_nncf(file: Path, name: str, batches: Sequence[Array]) -> Quant
         )
     _replace(quantized, file, compress=False)
     return operators
+
+
+def _has_attention(model: Any) -> bool:
+    """Returns whether a model contains attention, for which NNCF first balances activations and weights.
+
+    OpenVINO fuses most attention into one operator. One softmax alone can be the last activation.
+    """
+    kinds = Counter(node.get_type_name() for node in model.get_ops())
+    return kinds["ScaledDotProductAttention"] > 0 or kinds["Softmax"] > 1
 
 
 def _find_normalization(model: Any) -> list[str]:
