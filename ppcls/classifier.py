@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from PIL import Image
 
@@ -29,6 +29,7 @@ from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.files.tables import format_table
 from ppcls.files.urls import local_path
+from ppcls.postprocess.guesses import ExplainsGuesses
 from ppcls.postprocess.results import Classification
 from ppcls.recipe.load import ConfigSource
 from ppcls.recipe.resume_config import choose_config
@@ -40,7 +41,7 @@ from ppcls.zoo import ZOO
 _CONFIG = "finetune"
 
 
-class Classifier:
+class Classifier(ExplainsGuesses):
     """An image classifier: an architecture to train, or a trained or exported model.
 
     Args:
@@ -60,6 +61,40 @@ class Classifier:
         UserError: There is no such architecture, file or folder.
     """
 
+    guessed_attributes: ClassVar[Mapping[str, str]] = {
+        "class_names names labels": "use classes",
+        "num_classes nc n_classes": "use len(model.classes)",
+        "fit finetune fine_tune learn": "use train(folder)",
+        "val validate eval test score get_metrics": "use evaluate()",
+        "predict_proba infer inference forward": (
+            "use predict(images, topk=len(model.classes)), whose results have the scores of all classes"
+        ),
+        "load from_pretrained load_weights load_model restore": "use Classifier(FOLDER), the folder of a run",
+        "save save_pretrained save_model save_weights": (
+            "train() saves the model in the output folder of the run; export() writes it for other programs"
+        ),
+        "to cuda cpu device half": "use Classifier(MODEL, device='gpu')",
+        "info summary parameters": "`ppcls models list NAME` prints the size of an architecture",
+        "embed features": "use Predictor(FOLDER).embed(images) of an embedding model",
+        "explain gradcam cam": "`ppcls infer --explain FOLDER` writes heat maps",
+        "add_class": "train a new run with all classes: Classifier(ARCHITECTURE, pretrained=FOLDER)",
+        "confusion_matrix confusion": "confusion.csv in the output folder of the run contains it",
+        "mistakes errors": "mistakes.csv in the output folder of the run lists them",
+        "tune": "`ppcls tune` searches for the best settings of a config",
+    }
+    guessed_arguments: ClassVar[Mapping[str, str]] = {
+        "num_classes nc n_classes class_num classes": "the folder of train() determines the classes",
+        "weights checkpoint ckpt": "use pretrained='weights.pdparams'",
+        "top_k k top": "use topk=5",
+        "conf threshold min_score confidence min_conf": "use predict(...).above(0.5)",
+        "source image img x paths path input inputs": "pass the images as the first argument",
+        "batch_size batch bs": "batches are chosen automatically; Infer.batch_size of the config sets them",
+        "verbose show save stream progress": "leave it out",
+        "imgsz img_size image_size size": "the size is that of the model; train(image_size=224) sets it",
+        "half int8 quantize dynamic opset simplify": "`ppcls export` has more formats and precisions",
+    }
+
+    @show_in_python
     def __init__(
         self,
         model: str | Path = "ResNet50",
@@ -157,13 +192,21 @@ class Classifier:
             apply_arguments("train", TrainOptions, typed, source)
             source.apply(read_overrides(overrides or {}))
             return self._fit(source, resumed=True)
+        if name is None and find_checkpoint(Path(self.model), trust=self._trust) is None:
+            raise UserError(
+                f"{self.model} is an exported model, which can't be trained; use its run: "
+                "Classifier(ARCHITECTURE, pretrained=FOLDER)"
+            )
         if name is None:
             raise UserError(
                 f"{self.model} is a trained model; to continue its run, use train(resume=True); to start a "
                 f"new run from its weights, use Classifier(ARCHITECTURE, pretrained={self.model!r})"
             )
-        if data is None:
-            raise UserError("data: expected a folder with one subfolder of images per class")
+        if not isinstance(data, (str, Path)):
+            found = (
+                "" if data is None else f", got {type(data).__name__}; docs/own-data.md says how to use lists"
+            )
+            raise UserError(f"data: expected a folder with one subfolder of images per class{found}")
         pretrained = None if self._pretrained in (False, "auto") else self._pretrained
         pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
         values: dict[str, Any] = {
@@ -326,8 +369,12 @@ class Classifier:
         overrides = [f"Global.device={self._device}"]
         source = find_source(Path(self.model), overrides, trust=self._trust)
         names = {"paddle": "inference", "onnx": "onnx"}
-        if format not in names:
-            raise UserError(f"format: expected {' or '.join(map(repr, names))}, got {show(format)}")
+        if not isinstance(format, str) or format.lower() not in names:
+            raise UserError(
+                f"format: expected {' or '.join(map(repr, names))}, got {show(format)}; `ppcls export` has "
+                "more formats, and output sets the folder"
+            )
+        format = cast(Literal["paddle", "onnx"], format.lower())
         folder = Path(output) if output is not None else self._run_folder(source) / names[format]
         with session.embedded(source.run):
             from ppcls.deploy.export.export import export_model
@@ -401,12 +448,23 @@ class Classifier:
 
 
 @dataclass(frozen=True, repr=False)
-class TrainingRun:
+class TrainingRun(ExplainsGuesses):
     """A finished training run.
 
     Attributes:
         result: Best metric, paths and records of the run.
     """
+
+    guessed_attributes: ClassVar[Mapping[str, str]] = {
+        "best_model model checkpoint weights": "use result.best_model, or the Classifier itself",
+        "output save_dir folder path dir": "use output_dir",
+        "metrics accuracy top1 score results losses loss": "use best or history",
+        "report show html": "use output_dir / 'report.html'",
+        "confusion_matrix confusion": "use output_dir / 'confusion.csv'",
+        "mistakes errors": "use output_dir / 'mistakes.csv'",
+        "to_dataframe to_df": "use pandas.DataFrame(run.history)",
+        "predict evaluate export": "these are methods of the Classifier",
+    }
 
     result: api.FitResult
 
@@ -470,7 +528,7 @@ class Plot:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
+class Evaluation(ExplainsGuesses):
     """The result of an evaluation.
 
     Attributes:
@@ -479,6 +537,12 @@ class Evaluation:
         images: Number of images.
         seconds: Duration in seconds.
     """
+
+    guessed_attributes: ClassVar[Mapping[str, str]] = {
+        "accuracy acc top1 top5 score results results_dict": "use metrics, such as metrics['top1']",
+        "confusion_matrix confusion": "`ppcls eval --confusion FILE` writes it",
+        "mistakes errors": "`ppcls eval --errors FILE` lists them",
+    }
 
     loss: float
     metrics: dict[str, float]
@@ -495,7 +559,7 @@ class Evaluation:
         return _table([*values, "images", "seconds"], [row])
 
 
-class Predictions(list[Classification]):
+class Predictions(list[Classification], ExplainsGuesses):
     """The classes of several images, in order.
 
     Args:
@@ -503,12 +567,21 @@ class Predictions(list[Classification]):
         labels: Name of each image for display.
     """
 
+    guessed_attributes: ClassVar[Mapping[str, str]] = {
+        "to_df to_pandas df dataframe": "use to_dataframe()",
+        "to_json to_dict json dict tojson": "use [result.as_tree() for result in predictions]",
+        "to_excel to_parquet": "use to_dataframe(), whose table has this method",
+        "names scores class_ids probs": "each item has names, scores and class_ids",
+        "paths files": "use labels",
+    }
+
     def __init__(self, results: Sequence[Classification], labels: Sequence[str]) -> None:
         super().__init__(results)
         self.labels = list(labels)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{label}: {result}" for label, result in zip(self.labels, self, strict=True))
+        lines = [f"{label}: {result}" for label, result in zip(self.labels, self, strict=True)]
+        return "\n".join(lines) or "no images"
 
     def _repr_html_(self) -> str:
         rows = [[label, str(result)] for label, result in zip(self.labels, self, strict=True)]

@@ -137,7 +137,7 @@ def test_predict_of_a_data_frame_of_pandas(trained: tuple[Classifier, TrainingRu
             UserError,
             "expected a table with one column of paths, such as 'path', got",
         ),
-        ("gone/*.png", UserError, r"gone/\*.png: no such file or folder"),
+        ("gone/*.png", UserError, r"gone/\*.png: no file matches this pattern"),
         (
             np.full((4, 4, 3), 200.0),
             ValueError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from ppcls.config.base.problems import show
 from ppcls.data.images.header import check_size
 from ppcls.data.images.paths import find_images
 from ppcls.errors import DecodeError, UserError
@@ -25,7 +26,7 @@ def is_single(images: Any) -> bool:
     """Returns whether an argument is one image, and not several images, a folder or a pattern."""
     if isinstance(images, (str, os.PathLike)):
         return is_url(images) or not (_is_folder(images) or _is_pattern(images))
-    if isinstance(images, (bytes, bytearray, Image.Image)):
+    if isinstance(images, (bytes, bytearray, Image.Image)) or _is_file(images):
         return True
     return _is_array(images) and len(images.shape) <= 3
 
@@ -44,8 +45,13 @@ def list_pictures(images: Picture | Iterable[Picture]) -> list[Any]:
         items = [images]
     elif hasattr(images, "columns"):
         items = _paths_of_table(images)
+    elif not isinstance(images, Iterable) or isinstance(images, Mapping):
+        raise UserError(
+            "images: expected an image (a path, bytes, a PIL image or an array), several images, a folder or "
+            f"a table, got {show(images)}"
+        )
     else:
-        items = list(images)  # type: ignore[arg-type]
+        items = list(images)
     pictures: list[Any] = []
     for item in items:
         if isinstance(item, (str, os.PathLike)) and not is_single(item):
@@ -66,6 +72,11 @@ def _is_folder(path: str | os.PathLike[str]) -> bool:
 
 def _is_pattern(path: str | os.PathLike[str]) -> bool:
     return glob.has_magic(os.fspath(path)) and not Path(path).exists()
+
+
+def _is_file(value: Any) -> bool:
+    """Returns whether a value is an open file, whose lines would otherwise be taken for images."""
+    return hasattr(value, "read") and not isinstance(value, Image.Image)
 
 
 def _is_array(value: Any) -> bool:
@@ -91,7 +102,8 @@ def read_picture(picture: Any, *, urls: bool = False) -> Any:
     """Returns an image in a form that `Predictor` accepts: the bytes of a file, or RGB pixels uint8.
 
     Args:
-        picture: Path, address, bytes, PIL image, or array; see `ppcls.classifier.Classifier.predict`.
+        picture: Path, address, bytes, open file, PIL image, or array; see
+            `ppcls.classifier.Classifier.predict`.
         urls: Whether to download images whose address is given.
 
     Raises:
@@ -105,6 +117,11 @@ def read_picture(picture: Any, *, urls: bool = False) -> Any:
             return Path(picture).read_bytes()
         except OSError as error:
             raise UserError(f"{picture}: can't read this image: {error.strerror}") from None
+    if _is_file(picture):
+        content = picture.read()
+        if not isinstance(content, bytes):
+            raise UserError("images: expected a file that is opened in binary mode, such as open(path, 'rb')")
+        return content
     if _is_array(picture):
         picture = _to_uint8(np.asarray(picture))
         if picture.ndim == 3 and picture.shape[2] == 3:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.files import one_line
+from ppcls.postprocess.guesses import ExplainsGuesses
 
 _SHOWN = 4  # number of values of an embedding that are printed
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(ExplainsGuesses):
     """Classes of one image, in descending order of their scores.
 
     For a model with several labels per image, there may be no classes.
@@ -30,6 +32,17 @@ class Classification:
         known_score: Score that the rule compares with its threshold, which is low for unknown images; None
             without a rule.
     """
+
+    guessed_attributes: ClassVar[Mapping[str, str]] = {
+        "label name class_name classname category prediction pred top1 best": "use names[0]",
+        "class_id index idx label_id id": "use class_ids[0]",
+        "score probability prob confidence conf top1conf": "use scores[0]",
+        "probs probabilities": "use scores; predict(image, topk=len(model.classes)) has those of all classes",
+        "labels classes top5": "use names",
+        "to_dataframe to_df to_csv to_pandas": "use predict([image]), whose result is a table",
+        "to_dict to_json asdict dict json": "use as_tree()",
+        "show plot": "in a notebook, the result is displayed as a table",
+    }
 
     class_ids: tuple[int, ...]
     names: tuple[str, ...] | None

@@ -210,7 +210,7 @@ def test_infer_image_with_too_many_pixels_is_bad(
             "empty: no images in this folder; "
             "expected files that end in .jpg, .jpeg, .png, .bmp, .webp, .tif, .tiff, .jp2",
         ),
-        (["*.gif"], "*.gif: no such file or folder"),
+        (["*.gif"], "*.gif: no file matches this pattern"),
         (
             ["b.jpg", "--out", "gone/out.csv"],
             "--out gone/out.csv: cannot be created: No such file or directory",

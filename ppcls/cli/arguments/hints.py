@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ppcls.errors import NotebookInterrupt, SignalExit, UserError
+from ppcls.postprocess.guesses import check_argument_names
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _TRANSLATED = re.compile(r"<(?P<table>[a-z_]+):(?P<default>[^<>]*)>")
@@ -167,11 +168,14 @@ def python_arguments(words: Sequence[str]) -> list[str]:
 def show_in_python(method: Callable[P, T]) -> Callable[P, T]:
     """Returns a method of the Python API whose errors name Python's arguments, not options of commands.
 
-    An interrupt is shown in one line in a notebook.
+    Errors about unknown arguments say what to use. An interrupt is shown in one line in a notebook.
     """
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if kwargs:
+            guesses = getattr(type(args[0]), "guessed_arguments", {}) if args else {}
+            check_argument_names(method, guesses, set(kwargs))
         try:
             return method(*args, **kwargs)
         except (UserError, SignalExit) as error:

@@ -247,6 +247,8 @@ class Option:
             return None
         if value is True:
             return self.argument.settings.get("without_value", True)
+        if self.kind is bool:
+            raise UserError(f"{self.field}: expected True or False, got {value!r}")
         if isinstance(value, str) and self.kind is str:
             if problem := self.reject(value):
                 raise UserError(f"{self.field}: {problem}")

@@ -48,7 +48,9 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
                 advice = "addresses are not downloaded; download the image first"
                 problems.append(f"{address[1]}//{address[2]}: {advice}")
                 continue
-            problems.append(f"{path}: no such file or folder")
+            is_pattern = glob.has_magic(str(path))
+            problem = "no file matches this pattern" if is_pattern else "no such file or folder"
+            problems.append(f"{path}: {problem}")
         files.update(dict.fromkeys(images))
     if problems:
         raise UserError("\n".join(problems))
