@@ -203,10 +203,10 @@ class Classifier(ExplainsGuesses):
                 f"new run from its weights, use Classifier(ARCHITECTURE, pretrained={self.model!r})"
             )
         if not isinstance(data, (str, Path)):
-            found = (
+            other = (
                 "" if data is None else f", got {type(data).__name__}; docs/own-data.md says how to use lists"
             )
-            raise UserError(f"data: expected a folder with one subfolder of images per class{found}")
+            raise UserError(f"data: expected a folder with one subfolder of images per class{other}")
         pretrained = None if self._pretrained in (False, "auto") else self._pretrained
         pretrained = str(pretrained) if isinstance(pretrained, Path) else pretrained
         values: dict[str, Any] = {
