@@ -115,16 +115,67 @@ def test_optimal_class_of_adjusted_logits_is_the_label(weights, smoothing, frequ
     assert optimum(loss, np.arange(CLASSES)).argmax(axis=1).tolist() == [*range(CLASSES)]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_mixed_images_share_the_loss_of_both_classes(smoothing):
-    weights = paddle.to_tensor([0.5, 3.0, 20.0], "float32")
+def shares_of(common: float) -> np.ndarray:
+    """Returns the labels of an image that Mixup or CutMix mixed from classes 0 and 1, [1, CLASSES]."""
+    return np.array([[common, 1 - common, 0.0]], "float32")
+
+
+SHARES = st.floats(0, 1, width=32).map(shares_of)
+IMAGE_LOSSES: list[Callable[..., paddle.Tensor]] = [cross_entropy, partial(softmax_focal_loss, gamma=0.0)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, smoothing=SMOOTHINGS, shares=SHARES, loss=st.sampled_from(IMAGE_LOSSES))
+def test_optimal_probabilities_of_mixed_images_are_their_shares(weights, smoothing, shares, loss):
+    weighted = partial(loss, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
+    np.testing.assert_allclose(softmax(optimum(weighted, shares)), smooth(shares, smoothing), atol=0.02)
+
+
+@settings(max_examples=15, deadline=None)
+@given(weights=WEIGHTS, smoothing=SMOOTHINGS, shares=SHARES)
+def test_optimal_binary_scores_of_mixed_images_are_their_shares(weights, smoothing, shares):
+    loss = partial(binary_cross_entropy, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
+    np.testing.assert_allclose(sigmoid(optimum(loss, shares)), smooth(shares, smoothing), atol=0.02)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    weights=WEIGHTS,
+    smoothing=SMOOTHINGS,
+    shares=st.sampled_from([0.0, 0.03, 0.3, 0.7, 0.97, 1.0]).map(shares_of),
+    gamma=GAMMAS,
+    alpha=st.none() | st.floats(0.02, 0.98),
+)
+def test_optimal_class_of_focal_losses_of_mixed_images_has_the_largest_share(
+    weights, smoothing, shares, gamma, alpha
+):
+    keys = {"gamma": gamma, "smoothing": smoothing, "weights": paddle.to_tensor(weights, "float32")}
+    for loss in (softmax_focal_loss, partial(sigmoid_focal_loss, alpha=alpha)):
+        assert optimum(partial(loss, **keys), shares).argmax() == shares.argmax()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    weights=st.none() | WEIGHTS,
+    smoothing=st.just(0.0) | SMOOTHINGS,
+    frequencies=FREQUENCIES,
+    common=st.sampled_from([0.03, 0.3, 0.7, 0.97]),
+)
+def test_optimal_class_of_adjusted_logits_has_the_largest_share(weights, smoothing, frequencies, common):
+    loss = partial(
+        cross_entropy,
+        smoothing=smoothing,
+        weights=None if weights is None else paddle.to_tensor(weights, "float32"),
+        offsets=paddle.to_tensor(np.log(np.array(frequencies) / sum(frequencies)), "float32"),
+    )
+    assert optimum(loss, shares_of(common)).argmax() == shares_of(common).argmax()
+
+
+def test_mixed_images_have_the_mean_weight_of_their_classes():
     logits = paddle.to_tensor([[0.3, -1.0, 2.0]], "float32")
-    mixed = paddle.to_tensor([[0.25, 0.75, 0.0]], "float32")
-    losses = [
-        partial(cross_entropy, smoothing=smoothing, weights=weights),
-        partial(softmax_focal_loss, gamma=2.0, smoothing=smoothing, weights=weights),
-    ]
-    for loss in losses:
-        first = float(loss(logits, paddle.to_tensor([0])))
-        second = float(loss(logits, paddle.to_tensor([1])))
-        assert float(loss(logits, mixed)) == pytest.approx(0.25 * first + 0.75 * second, rel=1e-5)
+    for loss in (cross_entropy, partial(softmax_focal_loss, gamma=2.0)):
+        weighted = float(
+            loss(logits, paddle.to_tensor(shares_of(0.25)), weights=paddle.to_tensor([0.5, 3.0, 20.0]))
+        )
+        plain = float(loss(logits, paddle.to_tensor(shares_of(0.25))))
+        assert weighted == pytest.approx((0.25 * 0.5 + 0.75 * 3.0) * plain, rel=1e-5)

@@ -33,16 +33,16 @@ def cross_entropy(
     ``sum(t * z)`` is replaced by ``(1 - s) * sum(t * z) + s * mean(z)``. Paddle's `log_softmax` is not used,
     because its results on the CPU are never below -64.
 
-    With offsets ``o``, the share ``s`` is distributed by ``softmax(o)`` instead of uniformly. Otherwise, the
-    optimal logits without offsets would be largest for rare classes, whatever the label is.
+    With offsets ``o``, the share ``s`` is distributed by ``softmax(o)`` instead of uniformly, and the shares
+    of several classes are multiplied by it. Otherwise, the optimal logits without offsets would be largest
+    for rare classes, whatever the label is.
 
     Args:
         logits: [B, C].
         label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
         smoothing: Label smoothing in [0, 1).
         weights: Weight of each class, [C] float32. It is a factor of the whole loss of an image with this
-            label, including the smoothed part of its target. The mean over images is not weighted. Both are
-            different in PyTorch.
+            label; see `_image_weights`. The mean over images is not weighted. Both are different in PyTorch.
         offsets: [C] float32, which are added to the logits.
     """
     with paddle.amp.auto_cast(enable=False):
@@ -50,19 +50,20 @@ def cross_entropy(
         if offsets is not None:
             z = z + offsets
         z = z - z.detach().max(axis=-1, keepdim=True)
-        if weights is not None:
-            # The weighted target does not sum to 1, so log(sum(exp(z))) has its sum as factor.
-            target = _smoothed_weights(_many_hot(label, z.shape[-1]) * weights, smoothing, offsets)
-            spread = z.exp().sum(axis=-1).log()
-            return (target.sum(axis=-1) * spread - (target * z).sum(axis=-1)).mean()
+        prior = None if offsets is None else F.softmax(offsets)
         if label.ndim == 2:
-            expected = (label.astype("float32") * z).sum(axis=-1)
+            target = label.astype("float32")
+            if prior is not None:
+                target = target * prior
+                target = target / target.sum(axis=-1, keepdim=True)
+            expected = (target * z).sum(axis=-1)
         else:
             expected = paddle.take_along_axis(z, label.unsqueeze(-1), axis=-1).squeeze(-1)
         if smoothing:
-            others = z.mean(axis=-1) if offsets is None else (z * F.softmax(offsets)).sum(axis=-1)
+            others = z.mean(axis=-1) if prior is None else (z * prior).sum(axis=-1)
             expected = (1.0 - smoothing) * expected + smoothing * others
-        return (z.exp().sum(axis=-1).log() - expected).mean()
+        cost = z.exp().sum(axis=-1).log() - expected
+        return (cost if weights is None else cost * _image_weights(label, weights)).mean()
 
 
 def binary_cross_entropy(
@@ -83,7 +84,8 @@ def binary_cross_entropy(
         positives: Share of images that have each class, [C] float32, for the weights of `label_weights`; None
             for no such weights.
         weights: Weights of the positives of each class, [C] float32. A weight is a factor of the whole cost
-            of a positive, including the smoothed part of its target.
+            of a positive, including the smoothed part of its target. A label between 0 and 1 has a weight
+            between that of a negative, 1, and that of a positive, so its optimal score is still the label.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
@@ -91,9 +93,7 @@ def binary_cross_entropy(
         smooth = _smoothed(target, smoothing)
         cost = F.binary_cross_entropy_with_logits(z, smooth, reduction="none")
         if weights is not None:
-            positive = 1.0 - smoothing + smoothing / z.shape[-1]  # smoothed target of a label of 1
-            cost_of_positive = positive * F.softplus(-z) + (1.0 - positive) * F.softplus(z)
-            cost = cost + target * (weights - 1.0) * cost_of_positive
+            cost = cost * (1.0 + target * (weights - 1.0))
         if positives is not None:
             cost = cost * label_weights(target, positives)
         return cost.sum(axis=-1).mean() if size_sum else cost.mean()
@@ -115,12 +115,9 @@ def softmax_focal_loss(
         z = logits.astype("float32")
         z = z - z.detach().max(axis=-1, keepdim=True)
         log_p = z - z.exp().sum(axis=-1, keepdim=True).log()
-        target = _many_hot(label, z.shape[-1])
-        if weights is None:
-            target = _smoothed(target, smoothing)
-        else:
-            target = _smoothed_weights(target * weights, smoothing)
-        return -(target * _focus(log_p.exp(), gamma) * log_p).sum(axis=-1).mean()
+        target = _smoothed(_many_hot(label, z.shape[-1]), smoothing)
+        cost = -(target * _focus(log_p.exp(), gamma) * log_p).sum(axis=-1)
+        return (cost if weights is None else cost * _image_weights(label, weights)).mean()
 
 
 def sigmoid_focal_loss(
@@ -140,7 +137,7 @@ def sigmoid_focal_loss(
         alpha: Weight of positives; the weight of negatives is 1 - alpha. None: all weights are 1.
         smoothing: Label smoothing in [0, 1).
         weights: Weights of the positives of each class, [C] float32. ``alpha`` and the weights are factors of
-            the whole cost of a label, including the smoothed part of its target.
+            the whole cost of a label, as in `binary_cross_entropy`.
     """
     with paddle.amp.auto_cast(enable=False):
         z = logits.astype("float32")
@@ -148,20 +145,14 @@ def sigmoid_focal_loss(
         y = _smoothed(target, smoothing)
         p = F.sigmoid(z)
         focus = _focus(p * y + (1.0 - p) * (1.0 - y), gamma)
-        weighted = alpha is not None or weights is not None
-        positive = target if weighted else y
-        negative = 1.0 - positive
+        cost = focus * (y * F.softplus(-z) + (1.0 - y) * F.softplus(z))
+        positive = 1.0 if alpha is None else alpha
+        negative = 1.0 if alpha is None else 1.0 - alpha
         if weights is not None:
-            positive = positive * weights
-        if alpha is not None:
-            positive = alpha * positive
-            negative = (1.0 - alpha) * negative
-        if weighted and smoothing:
-            share = smoothing / z.shape[-1]
-            total = positive + negative
-            positive = (1.0 - smoothing) * positive + share * total
-            negative = total - positive
-        return (focus * (positive * F.softplus(-z) + negative * F.softplus(z))).mean()
+            cost = cost * (negative + target * (positive * weights - negative))
+        elif alpha is not None:
+            cost = cost * (negative + target * (positive - negative))
+        return cost.mean()
 
 
 def _focus(p: Tensor, gamma: float) -> Tensor:
@@ -251,21 +242,18 @@ def _smoothed(target: Tensor, smoothing: float) -> Tensor:
     return (1.0 - smoothing) * target + smoothing / target.shape[-1] if smoothing else target
 
 
-def _smoothed_weights(weighted: Tensor, smoothing: float, offsets: Tensor | None = None) -> Tensor:
-    """Moves a share of the weight of each image to all classes: uniformly, or by ``softmax(offsets)``.
+def _image_weights(label: Tensor, weights: Tensor) -> Tensor:
+    """Returns the weight of each image, [B]: that of its class, or the mean for the shares of its classes.
+
+    It is a factor of the whole loss of the image, so it does not move the minimum of this loss. If each share
+    had the weight of its class instead, an image with 97 % of a common class and 3 % of a class that is 40
+    times as rare would be learned as the rare class (Mixup), and so would each image with label smoothing.
 
     Args:
-        weighted: Targets times the weights of the classes, [B, C] float32.
-        smoothing: The share, in [0, 1).
-        offsets: Offsets of the logits, [C] float32; None for the uniform distribution.
-
-    Returns:
-        Targets, [B, C] float32. The sum of each row does not change.
+        label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
+        weights: Weight of each class, [C] float32.
     """
-    if not smoothing:
-        return weighted
-    distribution = 1.0 / weighted.shape[-1] if offsets is None else F.softmax(offsets)
-    return (1.0 - smoothing) * weighted + smoothing * weighted.sum(axis=-1, keepdim=True) * distribution
+    return weights[label] if label.ndim == 1 else (label.astype("float32") * weights).sum(axis=-1)
 
 
 def _many_hot(label: Tensor, classes: int) -> Tensor:
