@@ -229,6 +229,11 @@ class DataLoader(Section):
         return mixing[0].kind if mixing else ""
 
     @property
+    def rebalanced_by(self) -> str:
+        """Sampler that draws the training classes with other frequencies; "" for none."""
+        return self.Train.sampler.kind if self.Train is not None and self.Train.sampler.rebalances else ""
+
+    @property
     def varying_batches(self) -> str:
         """Sampler whose training batches have different numbers of images; "" for none."""
         if self.Train is None or self.Train.sampler.input_size is None:

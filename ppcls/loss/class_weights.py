@@ -63,6 +63,16 @@ class ClassWeightedLoss(Loss, abstract=True):
             return _weights_of_positives(data.counts, beta)
         return _weights_of_classes(data.counts.positives, beta)
 
+    @property
+    def corrections(self) -> Sequence[str]:
+        """Settings that correct the frequencies of the classes in the training data, as text."""
+        return [f"class_weight ({self.class_weight})"] if isinstance(self.class_weight, str) else []
+
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
+        """Yields a correction of the frequencies that is made more than once."""
+        yield from super().warnings(facts, part)
+        yield from rebalance_warnings(facts, part, self.corrections)
+
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields conflicts of the weights with the number of classes and with the data set."""
         yield from super().problems(facts, part)
@@ -75,6 +85,23 @@ class ClassWeightedLoss(Loss, abstract=True):
             yield problem(text, "class_weight")
         if isinstance(weights, str):
             yield from random_label_problems(facts, part, "class_weight")
+
+
+def rebalance_warnings(facts: RunFacts, part: str, settings: Sequence[str]) -> Iterator[str]:
+    """Yields a warning if rare classes are corrected twice, which makes them too frequent in predictions.
+
+    Args:
+        facts: What the rule may know about the run.
+        part: ``Train`` or ``Eval``.
+        settings: Settings of the loss that use the frequencies of the data set, as text.
+    """
+    sampler = f"DataLoader.Train.sampler ({facts.rebalanced_by})"
+    causes = [*settings, *([sampler] if facts.rebalanced_by else [])]
+    if part == "Train" and settings and len(causes) > 1:
+        yield (
+            f"{' and '.join(causes)} each correct the frequencies of the classes, so together they "
+            "correct too much, and rare classes are predicted too often; use one of them"
+        )
 
 
 def random_label_problems(facts: RunFacts, part: str, key: str) -> Iterator[InitErrorDetails]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -48,6 +48,12 @@ class CELoss(ClassWeightedLoss):
     def needs_counts(self) -> bool:
         """Whether the weights or the offsets of the logits are computed from the training data."""
         return super().needs_counts or self.logit_adjustment is not None
+
+    @property
+    def corrections(self) -> Sequence[str]:
+        """Settings that correct the frequencies of the classes in the training data, as text."""
+        adjustment = [f"logit_adjustment ({self.logit_adjustment:g})"] if self.logit_adjustment else []
+        return [*super().corrections, *adjustment]
 
     def logit_offsets(self, data: ClassStatistics) -> Floats | None:
         """Returns offsets for the logits, ``tau * log(frequency)``, [C]; None if logits are not adjusted.

@@ -35,9 +35,8 @@ def smooth(target, epsilon):
 
 
 def weigh(target, epsilon):
-    """Returns smoothed targets in which each image has the weight of its own classes."""
-    weighted = WEIGHT * target
-    return (1 - epsilon) * weighted + epsilon / 4 * weighted.sum(axis=1, keepdims=True)
+    """Returns smoothed targets, multiplied by the mean weight of the classes of each image."""
+    return (WEIGHT * target).sum(axis=1, keepdims=True) * smooth(target, epsilon)
 
 
 def loss_of(spec, label, counts=COUNTS):
@@ -131,7 +130,10 @@ def test_logit_adjustment_adds_logarithms_of_frequencies():
     offsets = 0.5 * np.log(np.array([6, 3, 1, 1]) / 10)
     np.testing.assert_allclose(CELoss(logit_adjustment=0.5).logit_offsets(DATA), offsets)
     for label, target in targets():
-        cost = -(target * log_softmax(LOGITS + offsets)).sum(axis=1).mean()
+        # In the space of the adjusted logits, shares of mixed labels are multiplied by the frequencies.
+        adjusted = target * np.exp(offsets)
+        adjusted /= adjusted.sum(axis=1, keepdims=True)
+        cost = -(adjusted * log_softmax(LOGITS + offsets)).sum(axis=1).mean()
         assert loss_of(CELoss(logit_adjustment=0.5), label) == pytest.approx(cost)
 
 
@@ -151,3 +153,42 @@ def test_state_computes_weights_from_its_training_data(make_config, cpu):
     want = -(log_p[range(3), [0, 1, 3]] / (len(share) * share[[0, 1, 3]])).mean()
     loss = state.criterion(paddle.to_tensor(logits), paddle.to_tensor([0, 1, 3]))
     assert float(loss) == pytest.approx(want, rel=1e-5)
+
+
+BALANCED = {"name": "ClassBalancedSampler", "batch_size": 8}
+SHUFFLED = {"batch_size": 8, "shuffle": True}
+
+
+@pytest.mark.parametrize(
+    ("loss", "sampler", "causes"),
+    [
+        ({"CELoss": {"class_weight": "balanced"}}, SHUFFLED, ""),
+        ({"CELoss": {"class_weight": [1, 2, 3, 4]}}, BALANCED, ""),
+        ({"CELoss": {}}, BALANCED, ""),
+        (
+            {"FocalLoss": {"class_weight": "effective_number"}},
+            BALANCED,
+            "class_weight (effective_number) and DataLoader.Train.sampler (ClassBalancedSampler)",
+        ),
+        (
+            {"CELoss": {"class_weight": "balanced", "logit_adjustment": 1}},
+            SHUFFLED,
+            "class_weight (balanced) and logit_adjustment (1)",
+        ),
+        (
+            {"CELoss": {"logit_adjustment": 0.5}},
+            {"name": "WeightedSampler", "class_weights": [1, 1, 1, 2], "batch_size": 8},
+            "logit_adjustment (0.5) and DataLoader.Train.sampler (WeightedSampler)",
+        ),
+        (
+            {"CELoss": {"logit_adjustment": 0.5}},
+            {"name": "WeightedSampler", "class_weights": [1, 1, 1, 1], "batch_size": 8},
+            "",
+        ),
+    ],
+)
+def test_two_corrections_of_the_class_frequencies_cause_a_warning(make_config, loss, sampler, causes):
+    config = make_config(Loss__Train=[loss], DataLoader__Train__sampler=sampler)
+    found = [line for line in config.key_warnings if "correct the frequencies" in line]
+    assert len(found) == bool(causes)
+    assert all(f"{causes} each correct the frequencies" in line for line in found)

@@ -54,6 +54,7 @@ class RunFacts:
         random_labels: Keys of the data sets whose labels a random transform determines.
         from_paddleclas: Whether the config is a file of PaddleClas, whose users expect PaddleClas's results.
         mixed_by: Batch transform that mixes the training images; "" without mixing.
+        rebalanced_by: Sampler that draws the training classes with other frequencies; "" for none.
         varying_batches: Sampler whose training batches have different numbers of images; "" for none.
         semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
         metrics: Names of the values that ``Metric.Eval`` reports.
@@ -81,6 +82,7 @@ class RunFacts:
     input_channels: int = 3
     device: Literal["auto", "gpu", "cpu"] = "auto"
     mixed_by: str = ""
+    rebalanced_by: str = ""
     varying_batches: str = ""
     semi_supervised: bool = False
     metrics: tuple[str, ...] = ()

@@ -53,6 +53,11 @@ class Sampler(Component, registry=SAMPLERS):
         return False
 
     @property
+    def rebalances(self) -> bool:
+        """Whether the sampler draws classes with other frequencies than those of the data set."""
+        return False
+
+    @property
     def group(self) -> int:
         """Number of consecutive images of a batch that must be on the same process."""
         return 1

@@ -67,6 +67,11 @@ class ClassBalancedSampler(FixedSizeSampler):
         """True, because the classes of the samples determine how often they are drawn."""
         return True
 
+    @property
+    def rebalances(self) -> bool:
+        """True: all classes are drawn equally often."""
+        return True
+
 
 class WeightedSampler(FixedSizeSampler):
     """Draws random samples with replacement. Their probabilities are proportional to weights."""
@@ -110,6 +115,11 @@ class WeightedSampler(FixedSizeSampler):
     def needs_classes(self) -> bool:
         """Whether the weights are given per class."""
         return self.class_weights is not None
+
+    @property
+    def rebalances(self) -> bool:
+        """Whether the weights are given per class, and differ."""
+        return self.class_weights is not None and len(set(self.class_weights)) > 1
 
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields the conflicts with the data set and the number of classes."""
