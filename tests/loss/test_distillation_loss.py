@@ -193,7 +193,7 @@ def test_correlation_distance_of_equal_rows_has_finite_gradient():
         loss, grad, _ = learn(
             DistillationDISTLoss(model_name_pairs=PAIR), own, own + 1, np.zeros(len(own), int)
         )
-        assert loss == 2.0
+        assert loss == (2.0 if len(own) > 1 else 1.0)  # one image has no relation to others
         assert np.isfinite(grad.numpy()).all()
 
 

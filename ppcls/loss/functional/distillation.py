@@ -145,11 +145,13 @@ def correlation_distance(logits: Tensor, other: Tensor, of_images: float, of_cla
 
     A distance is one minus Pearson's correlation between the probabilities of both models. The loss is
     ``of_images`` times the mean distance over the classes of an image, plus ``of_classes`` times the mean
-    distance over the images of a class.
+    distance over the images of a class, which a single image, such as the last one of an epoch, does not
+    have.
     """
     with paddle.amp.auto_cast(enable=False):
         student, other = (_log_softmax(output.astype("float32")).exp() for output in (logits, other.detach()))
-        return of_images * _uncorrelated(student, other, 1) + of_classes * _uncorrelated(student, other, 0)
+        loss = of_images * _uncorrelated(student, other, 1)
+        return loss + of_classes * _uncorrelated(student, other, 0) if len(student) > 1 else loss
 
 
 def _uncorrelated(student: Tensor, other: Tensor, axis: int) -> Tensor:
