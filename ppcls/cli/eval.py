@@ -246,7 +246,7 @@ def calibrate(options: CalibrateOptions) -> None:
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
-    from ppcls.deploy.models.temperature import TemperatureScaling, describe_limit, write_temperature
+    from ppcls.deploy.models.temperature import describe_limit, scaling_for, write_temperature
     from ppcls.runtime.launch import read_launch
 
     if options.unknown is None and (options.foreign or options.score != "max_probability"):
@@ -256,14 +256,15 @@ def calibrate(options: CalibrateOptions) -> None:
         raise UserError(
             f"{checkpoint}: --unknown needs a model with one label per image, but it ends in {activation}"
         )
-    metric = config.Metric.model_copy(update={"Eval": (TemperatureScaling(),)})
+    scaling = scaling_for(None if config.Infer is None else config.Infer.PostProcess)
+    metric = config.Metric.model_copy(update={"Eval": (scaling,)})
     result = api.evaluate(config.model_copy(update={"Metric": metric}), own_process=True)
     if read_launch().rank > 0:
         return
     metrics = result.metrics
     if not math.isfinite(metrics["temperature"]):
         raise UserError(f"{checkpoint}: the model returns NaN or infinite values; use another checkpoint")
-    if warning := describe_limit(metrics["temperature"], result.images):
+    if warning := describe_limit(metrics["temperature"], result.images, scaling.lowest):
         print_error(f"warning: {warning}")
     file = write_temperature(checkpoint, metrics["temperature"])
     write_output(

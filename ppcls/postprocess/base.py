@@ -6,7 +6,7 @@ A method is a section of the config, ``Infer.PostProcess``, and of the descripti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic_core import InitErrorDetails
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # --help must not wait for NumPy
 
     from ppcls.postprocess.results import Prediction
 
+_LARGEST_LOGIT = 12.0  # at which scores of float32 resolve logits that differ by 0.01
 Activation = Literal["softmax", "sigmoid", "none"]  # the first two convert logits to scores from 0 to 1
 
 
@@ -38,6 +39,19 @@ def calibrate_threshold(threshold: float, temperature: float) -> float:
     logit = math.log(threshold / (1.0 - threshold)) / temperature
     share = math.exp(-abs(logit))  # at most 1, so that no exponential overflows
     return (1.0 if logit >= 0.0 else share) / (1.0 + share)
+
+
+def lowest_temperature(thresholds: Iterable[float]) -> float:
+    """Returns the smallest temperature for which scores near the thresholds are still different numbers.
+
+    Scores are float32, which round to 1 for logits above 17. With a smaller temperature, scores below a
+    calibrated threshold would round up to it.
+
+    Args:
+        thresholds: Thresholds of the scores without the temperature, 0 to 1.
+    """
+    logits = [math.log(each / (1.0 - each)) for each in thresholds if 0.0 < each < 1.0]
+    return max([0.0, *logits]) / _LARGEST_LOGIT
 
 
 class PostProcess(Component, registry=POSTPROCESSES):
@@ -103,6 +117,11 @@ class PostProcess(Component, registry=POSTPROCESSES):
     def calibrated(self, temperature: float) -> PostProcess:  # noqa: ARG002
         """Returns the method for scores whose logits are divided by a temperature, with equal decisions."""
         return self
+
+    @property
+    def lowest_temperature(self) -> float:
+        """Smallest temperature with which the decisions do not change; 0 if there is no limit."""
+        return 0.0
 
     def for_export(self) -> PostProcess:
         """Returns the method that the description of an exported model contains."""

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails
 from ppcls.config.base.facts import LabelsPerImage
 from ppcls.config.base.fields import Bound, Count, Fraction
 from ppcls.config.base.problems import problem
-from ppcls.postprocess.base import Activation, PostProcess, calibrate_threshold
+from ppcls.postprocess.base import Activation, PostProcess, calibrate_threshold, lowest_temperature
 
 if TYPE_CHECKING:  # --help must not wait for NumPy
     from numpy.typing import NDArray
@@ -68,6 +68,11 @@ class ThreshOutput(PostProcess):
         """Returns the method with the threshold for calibrated scores."""
         return self.model_copy(update={"threshold": calibrate_threshold(self.threshold, temperature)})
 
+    @property
+    def lowest_temperature(self) -> float:
+        """Smallest temperature with which the decisions do not change."""
+        return lowest_temperature([self.threshold])
+
     def class_problems(self, class_num: int) -> Iterator[InitErrorDetails]:
         """Yields the conflict with a model that has another number of classes."""
         if class_num != 2:
@@ -106,6 +111,11 @@ class MultiLabelThreshOutput(PostProcess):
         else:
             threshold = calibrate_threshold(self.threshold, temperature)
         return self.model_copy(update={"threshold": threshold})
+
+    @property
+    def lowest_temperature(self) -> float:
+        """Smallest temperature with which the decisions do not change."""
+        return lowest_temperature(self.threshold if isinstance(self.threshold, tuple) else [self.threshold])
 
     def class_problems(self, class_num: int) -> Iterator[InitErrorDetails]:
         """Yields the conflict of a list of thresholds with the number of classes."""

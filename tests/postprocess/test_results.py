@@ -55,6 +55,31 @@ def test_calibrated_thresholds_decide_as_before(
     np.testing.assert_array_equal(calibrated, chosen)
 
 
+@given(
+    threshold=st.floats(0.01, 0.99),
+    temperature=st.floats(0.001, 20),
+    logits=st.lists(st.floats(-12, 12), min_size=1, max_size=20),
+)
+def test_calibrated_float32_scores_decide_as_before(
+    threshold: float, temperature: float, logits: list[float]
+) -> None:
+    """A temperature that is not below the lowest one changes no decision, although scores round to 1."""
+    array = np.array(logits, np.float32)
+    array = array[np.abs(array - logit(threshold)) > 0.02]
+    pair = np.stack([np.zeros_like(array), array], axis=1)
+    for method in (MultiLabelThreshOutput(threshold=(threshold, 0.3)), ThreshOutput(threshold=threshold)):
+        used = max(temperature, method.lowest_temperature)
+        several = isinstance(method, MultiLabelThreshOutput)
+        scores, scaled = (
+            expit(pair[:, ::-1] / divisor) if several else softmax(pair / divisor, axis=1)
+            for divisor in (np.float32(1), np.float32(used))
+        )
+        assert scaled.dtype == np.float32
+        decided = method.decide(scores), method.calibrated(used).decide(scaled)
+        first = (slice(None), 0) if several else slice(None)
+        np.testing.assert_array_equal(decided[1][first], decided[0][first])
+
+
 def test_each_threshold_is_calibrated() -> None:
     calibrated = MultiLabelThreshOutput(threshold=(0.8, 0.5, 0.2, 0.0, 1.0)).calibrated(2.0)
     assert calibrated.threshold == pytest.approx((2 / 3, 0.5, 1 / 3, 0.0, 1.0))

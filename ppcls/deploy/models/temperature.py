@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ppcls.config.base.fields import Bound
+from ppcls.config.base.fields import Bound, Positive
 from ppcls.config.base.section import Section
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.metric.base import DatasetMetric
+from ppcls.postprocess.base import PostProcess
 
 TEMPERATURE_FILE = "temperature.json"  # in the checkpoint folder
 _RANGE = (0.05, 20.0)  # range of temperatures
@@ -36,6 +37,9 @@ class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of confi
     per image, the sigmoid replaces the softmax. The predicted classes do not change.
     """
 
+    lowest: Positive = _RANGE[0]
+    """Smallest temperature."""
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the values: the temperature, and the loss and calibration error without and with it."""
@@ -50,10 +54,10 @@ class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of confi
             return [float("nan")] * len(self.names)
         minimum = minimize_scalar(
             lambda log: negative_log_likelihood(logits / np.exp(log), labels),
-            bounds=np.log(_RANGE),
+            bounds=np.log((self.lowest, _RANGE[1])),
             method="bounded",
         )
-        temperature = float(np.exp(minimum.x))
+        temperature = max(float(np.exp(minimum.x)), self.lowest)
         pairs = [
             measure(logits / divisor, labels)
             for measure in (negative_log_likelihood, expected_calibration_error)
@@ -62,14 +66,34 @@ class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of confi
         return [temperature, *pairs]
 
 
-def describe_limit(temperature: float, images: int) -> str:
-    """Returns a warning about a temperature at an end of the range, or an empty text."""
-    lowest, highest = _RANGE
+def scaling_for(method: PostProcess | None) -> TemperatureScaling:
+    """Returns the fit of a temperature that does not change decisions of a post-processing method.
+
+    Args:
+        method: Method whose thresholds are calibrated with the scores; None without a method.
+    """
+    return TemperatureScaling(lowest=max(_RANGE[0], method.lowest_temperature if method else 0.0))
+
+
+def describe_limit(temperature: float, images: int, lowest: float = _RANGE[0]) -> str:
+    """Returns a warning about a temperature at an end of the range, or an empty text.
+
+    Args:
+        temperature: Fitted temperature.
+        images: Number of images on which it was fitted.
+        lowest: Lower end of the range, which is higher than usual to keep decisions with thresholds.
+    """
+    highest = _RANGE[1]
     if temperature * _NEAR >= highest:
         return (
             f"the labels of the {images} images don't fit the predictions: the temperature is at its upper "
             f"limit, {highest:g}, where all classes are nearly equally probable; check the accuracy with "
             "ppcls eval, and the names of the class folders"
+        )
+    if temperature <= lowest * _NEAR and lowest > _RANGE[0]:
+        return (
+            f"the temperature is at its lower limit, {lowest:.3g}; with a smaller one, scores would round to "
+            "1, and Infer.PostProcess.threshold could no longer separate them"
         )
     if temperature <= lowest * _NEAR:
         return (

@@ -18,10 +18,11 @@ from ppcls.deploy.models.temperature import (
     describe_limit,
     expected_calibration_error,
     read_temperature,
+    scaling_for,
 )
 from ppcls.errors import UserError
 from ppcls.metric.functional.single_label import calibration_counts, calibration_error
-from ppcls.postprocess.methods import MultiLabelThreshOutput
+from ppcls.postprocess.methods import MultiLabelThreshOutput, Topk
 from ppcls.postprocess.section import Infer
 from ppcls.recipe.load import dump_config
 
@@ -57,6 +58,16 @@ def test_temperature_at_the_end_of_its_range_is_reported() -> None:
     assert "lower limit" in describe_limit(TemperatureScaling().compute(logits, right)[0], 300)
     noisy = np.where(np.arange(300) % 3 == 0, wrong, right)
     assert not describe_limit(TemperatureScaling().compute(logits, noisy)[0], 300)
+
+
+def test_lower_limit_of_the_temperature_keeps_decisions_with_thresholds() -> None:
+    logits = np.random.default_rng(0).normal(0, 5, (300, 4))
+    scaling = scaling_for(MultiLabelThreshOutput(threshold=0.95))
+    assert 0.2 < scaling.lowest < 0.3
+    temperature = scaling.compute(logits, (logits > 0).astype(float))[0]
+    assert temperature == pytest.approx(scaling.lowest, rel=1e-3)
+    assert "threshold could not separate" in describe_limit(temperature, 300, scaling.lowest)
+    assert scaling_for(Topk()) == scaling_for(None) == TemperatureScaling()
 
 
 def test_fit_temperature_of_non_finite_logits_is_nan() -> None:
