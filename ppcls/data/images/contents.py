@@ -37,21 +37,40 @@ _IMAGES = (
     (rb"#define \w+_width ", "an XBM image"),
     (rb"id=ImageMagick", "a MIFF image"),
     (rb"farbfeld", "a farbfeld image"),
+    (rb"gimp xcf", "an image of GIMP (XCF)"),
+    (rb"(.{4}|.{344})n[i+]1\0", "a NIfTI image"),
     (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
     (rb"\x01\0\0\0.{36} EMF|\xd7\xcd\xc6\x9a", "a Windows metafile"),
 )
+_FAILED = "instead of an image, such as the error of a failed download; download it again"
 _OTHERS = (
     (rb"version https://git-lfs", "a pointer of Git LFS instead of an image; run git lfs pull"),
     (
         rb"\s*(<\?xml[^>]*>\s*)?(<!--[^>]*>\s*)?<(!doctype\s+html|html|head|body)",
         "an HTML page instead of an image, such as the error page of a failed download; download it again",
     ),
+    (rb"\s*<\?xml", f"an XML document {_FAILED}"),
+    (rb"\s*[{\[]\s*(\"|[{\[]\s*\")", f"a JSON document {_FAILED}"),
+    (
+        rb"\s*(HTTP/\d|[45]\d\d[ :]|(error|not found|forbidden|access denied|unauthorized|bad gateway)\b)",
+        f"an error message {_FAILED}",
+    ),
     (rb"\x93NUMPY", "a NumPy array; set DecodeNumpy instead of DecodeImage"),
     (rb"%PDF", "a PDF document instead of an image"),
     (rb"PK\x03\x04", "a ZIP archive instead of an image; extract it"),
     (rb"\x1f\x8b", "a gzip file instead of an image; extract it"),
     (rb"\x89HDF", "an HDF5 file instead of an image"),
-    (rb"....ftyp(isom|iso2|mp4|M4V|qt)|RIFF....AVI ", "a video instead of an image"),
+    (
+        rb"BZh\d1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|.{257}ustar",
+        "an archive instead of an image; extract it",
+    ),
+    (rb"PAR1", "a Parquet file instead of an image"),
+    (rb"\0\x05\x16\x07", "metadata of macOS (AppleDouble) instead of an image; delete the file"),
+    (
+        rb"....ftyp(iso|mp4|M4V|M4A|qt|3g|dash|avc1)|RIFF....AVI |\x1a\x45\xdf\xa3|FLV\x01|\0\0\x01\xba",
+        "a video instead of an image",
+    ),
+    (rb"data:image/|/9j/4|iVBORw0KGgo", "an image as Base64 text; decode the text and write its bytes"),
 )
 _UNSUPPORTED = tuple((pattern, f"{name} is not supported; {_CONVERT}") for pattern, name in _IMAGES)
 _PATTERNS = tuple(

@@ -152,8 +152,11 @@ def _check_webp_chunks(data: bytes) -> None:
     exif = False
     count = 0
     metadata = 0  # bytes
+    end = 8 + struct.unpack_from("<I", data, 4)[0]
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<4sI", data, at)
+        if at >= end and at + 8 + size > len(data):
+            break  # no chunk: decoders ignore other bytes after the last one
         count += 1
         metadata += 0 if kind in _WEBP_PIXELS else size
         check_metadata("WEBP", count, metadata)

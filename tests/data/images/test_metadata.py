@@ -242,3 +242,8 @@ def test_png_chunk_that_claims_gigabytes_is_rejected(alpha: bool, after_pixels: 
 
 def test_data_after_the_end_of_a_png_is_ignored() -> None:
     assert np.array_equal(decode(DecodeImage(), PNG + b"\xff" * 100), PIXELS)
+
+
+@pytest.mark.parametrize("after", [b"\xff" * 64, b"hello, world" * 9, bytes(100)])
+def test_bytes_after_the_last_chunk_are_ignored(after: bytes) -> None:
+    assert read_header(WEBP + after) == read_header(WEBP)
