@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.arrays.path_hashes import find_common, find_repeated
+from ppcls.data.index.arrays.path_hashes import find_common, find_repeated, full_path
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import Index
@@ -93,11 +93,13 @@ def _describe_conflicts(index: Index) -> list[str]:
         return []
     first: dict[bytes, int] = {}
     conflicts = []
-    for position in find_repeated(index.paths).tolist():
-        path = bytes(index.paths[position])
+    root = b"/"  # only for normpath: ./a.jpg and a.jpg are one image
+    for position in find_repeated(index.paths, root).tolist():
+        path = full_path(root, bytes(index.paths[position]))
         before = first.setdefault(path, position)
         if not np.array_equal(index.labels[before], index.labels[position]):
-            conflicts.append(f"{os.fsdecode(path)} ({index.where(position)}; {index.where(before)})")
+            shown = os.fsdecode(index.paths[position])
+            conflicts.append(f"{shown} ({index.where(position)}; {index.where(before)})")
     if not conflicts:
         return []
     number = _count(len(conflicts))

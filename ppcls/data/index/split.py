@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.data.index.arrays.path_hashes import find_repeated
+from ppcls.data.index.arrays.path_hashes import find_repeated, full_path
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.errors import UserError, raise_line_errors
@@ -261,8 +261,9 @@ def _hash_all(seed: int, paths: NDArray[np.bytes_]) -> NDArray[np.uint64]:
 def _check_unique(index: FileIndex) -> None:
     first: dict[bytes, int] = {}
     problems = []
-    for at in find_repeated(index.paths).tolist():
-        path = bytes(index.paths[at])
+    root = b"/"  # only for the normal form of paths: ./a.jpg and a.jpg are one image
+    for at in find_repeated(index.paths, root).tolist():
+        path = full_path(root, bytes(index.paths[at]))
         if first.setdefault(path, at) != at:
             problems.append(
                 f"{index.where(at)}: {one_line(index.name(at))} is already listed in "

@@ -62,6 +62,16 @@ def test_contradictory_labels_are_reported_with_their_lines(make_config: Callabl
     ]
 
 
+@pytest.mark.parametrize("again", ["./a", "x/../a", ".//a", "././a"])
+def test_contradictory_labels_of_one_image_are_found_in_any_notation(
+    make_config: Callable[..., Config], again: str
+) -> None:
+    train = index_of([0, 1, 2, 3, 1], ["a", "b", "c", "d", again])
+    (line,) = describe(make_config(), train)
+    assert f"1 image is listed again with another label: {again} (list.txt, line 5; list.txt, line 1)" in line
+    assert describe(make_config(), index_of([0, 1, 2, 3, 0], ["a", "b", "c", "d", again])) == []
+
+
 @pytest.mark.parametrize(
     ("root", "paths"),
     [

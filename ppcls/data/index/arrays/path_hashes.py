@@ -15,12 +15,16 @@ _BUCKETS = 1 << 24
 Hashes = NDArray[np.uint64]
 
 
-def find_repeated(paths: NDArray[np.bytes_]) -> NDArray[np.int64]:
+def find_repeated(paths: NDArray[np.bytes_], root: bytes | None = None) -> NDArray[np.int64]:
     """Returns the positions of all paths that occur more than once, [M], in ascending order.
 
     Some other positions may be among them, because hashes are compared.
+
+    Args:
+        paths: [N] paths.
+        root: Folder of the paths, which are compared in their normal form; None to compare them as they are.
     """
-    hashes = hash_paths(paths)
+    hashes = hash_paths(paths, root)
     ordered = np.sort(hashes)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     return np.flatnonzero(_are_among(hashes, repeated)) if len(repeated) else np.zeros(0, np.int64)
