@@ -274,6 +274,19 @@ class DistillationModel(ModelSection):
         """The weights of the student's backbone; None for random weights, or for a classifier."""
         return self.inferred.backbone_weights
 
+    @property
+    def momentum_key(self) -> str:
+        """Key of the config that sets the momentum of the student's BatchNorm."""
+        position = list(self.members).index(self.student)
+        path = f"Arch.models.{position}.{self.student}"
+        return self.inferred.momentum_key.replace("Arch", path, 1)
+
+    @property
+    def teacher_weights(self) -> dict[str, str]:
+        """The file, folder or name of the weights of each frozen classifier, by its name."""
+        weights = {name: self.initial_weights(name) for name in self.frozen if not self.members[name].embeds}
+        return {name: source for name, source in weights.items() if source is not None}
+
     def build(self, load_backbone: LoadBackbone | None = None) -> nn.Layer:
         """Returns the student, see `RecModel.build`."""
         return self.inferred.build(load_backbone)

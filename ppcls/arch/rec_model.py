@@ -119,6 +119,11 @@ class RecModel(ModelSection):
         return size
 
     @property
+    def momentum_key(self) -> str:
+        """Key of the config that sets the momentum of the backbone's BatchNorm."""
+        return "Arch.Backbone.batch_norm_momentum"
+
+    @property
     def embeds(self) -> bool:
         """True: the model returns embeddings."""
         return True

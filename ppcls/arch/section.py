@@ -149,6 +149,16 @@ class ModelSection(Section):
         return ()
 
     @property
+    def momentum_key(self) -> str:
+        """Key of the config that sets the momentum of BatchNorm."""
+        return "Arch.batch_norm_momentum"
+
+    @property
+    def teacher_weights(self) -> Mapping[str, str]:
+        """The file, folder or name of the weights of each frozen classifier, by its name."""
+        return {}
+
+    @property
     def members(self) -> Mapping[str, Arch | RecModel]:
         """All models by name, if there are several; else empty."""
         return {}

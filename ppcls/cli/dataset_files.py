@@ -80,7 +80,11 @@ class ListOptions:
 class LabelledImagesOptions(ListOptions):
     """Options of a command whose ``source`` is a folder or a list file of labelled images."""
 
-    names: Path | None = option(None, "file with the names of a list's classes, one 'id name' per line")
+    names: Path | None = option(
+        None,
+        "file with the names of the classes, one 'id name' per line. The class folders get these labels, for "
+        "example those of a model (label_list.txt)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,14 +229,15 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
     Raises:
         ppcls.errors.UserError: The folder or list is missing, empty or invalid.
     """
-    from ppcls.data.index.class_names import list_class_folders, read_class_names
+    from ppcls.data.index.class_names import list_class_folders, read_all_class_names, read_class_names
     from ppcls.data.index.files import read_folder
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.files import IMAGE_EXTENSIONS
 
     if source.is_dir():
-        index = read_folder(source, IMAGE_EXTENSIONS, follow_links=options.follow_links)
-        return index, list_class_folders(source)
+        names = read_all_class_names(options.names) if options.names else list_class_folders(source)
+        index = read_folder(source, IMAGE_EXTENSIONS, class_names=names, follow_links=options.follow_links)
+        return index, names
     if source.suffix in SHARD_SUFFIXES:
         raise UserError(
             f"{source}: expected a folder with one subfolder per class, or a list file of 'path label', "

@@ -57,7 +57,10 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.evaluation.evaluate import build_evaluator
+from ppcls.engine.evaluation.gap import GapMonitor
+from ppcls.engine.evaluation.labels import compare_listed_data, compare_teachers
 from ppcls.engine.evaluation.report_inputs import ReportImages
+from ppcls.engine.evaluation.stored_names import find_label_list
 from ppcls.engine.execution import connect
 from ppcls.engine.head.expectation import Choice
 from ppcls.engine.head.fit import fit_head_epoch
@@ -111,6 +114,8 @@ def build_run(
     with fail_together(runtime):
         classes = _read_folder_classes(splits, by_class=settings.eval_mode == "classification")
         checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)
+        if resumed is not None:
+            _check_classes(resumed, checkpoints.class_names, folders=bool(classes))
         weights = None
         if state is None:
             weights = initial = InitialWeights(
@@ -161,6 +166,9 @@ def build_run(
                 config.labelled_classes,
                 by_class=settings.eval_mode == "classification",
             )
+        if settings.eval_mode == "classification":
+            notes += compare_listed_data(splits)
+            notes += compare_teachers(config.Arch.teacher_weights, checkpoints.class_names)
         notes += _describe_data(splits, indexes, checkpoints.class_names)
         if weights is not None and resumed is None and writing and settings.eval_mode == "classification":
             notes += _compare_with_head(
@@ -170,7 +178,7 @@ def build_run(
                 head=config.LinearHead is not None,
                 pretrained=not weights.started_from_scratch(notes),
             )
-        notes += _restore(state, checkpoints, resumed, settings.pretrained_model)
+        notes += _restore(state, checkpoints, resumed, _named_weights(settings.pretrained_model, config.Arch))
         if writing and runtime.is_main:
             notes += describe_disk_space(state, settings, output_dir, settings.epochs - state.epoch)
     # Data and weights may differ between machines. This check needs them, so it can't come earlier.
@@ -192,6 +200,7 @@ def build_run(
         notes=tuple(notes),
         memory_report=memory_report,
         statistics=statistics,
+        gap=GapMonitor(config.Arch.momentum_key),
         epoch_trainer=None if config.LinearHead is None else fit_head_epoch,
     )
     if recording is None:
@@ -225,6 +234,29 @@ def _check_batch_norm(model: nn.Layer, name: str) -> None:
         )
 
 
+def _check_classes(resumed: Path, names: Sequence[str], *, folders: bool) -> None:
+    """Raises `UserError` if a run that resumes from a checkpoint would train on other classes.
+
+    This comes before the images are read, whose errors would name only the number of classes.
+
+    Args:
+        resumed: Checkpoint folder.
+        names: Class names of the training images, in the order of their labels; empty if unknown.
+        folders: Whether they are the names of class folders.
+    """
+    if changes := describe_other_classes(resumed / LABEL_LIST, names, folders=folders):
+        raise UserError(
+            f"{resumed}: can't resume, because the classes changed: {changes}; start a new run from its "
+            f"weights: set another Global.output_dir and Global.pretrained_model={resumed}, without "
+            "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
+        )
+
+
+def _named_weights(pretrained: str | None, arch: AnyArch) -> str | None:
+    """Returns the file, folder or name of the initial weights; None if the run chooses them, or has none."""
+    return pretrained or (None if arch.chooses_weights else arch.start_weights)
+
+
 def _restore(
     state: TrainState, checkpoints: Checkpoints, resumed: Path | None, pretrained: str | None
 ) -> list[str]:
@@ -232,22 +264,17 @@ def _restore(
 
     Args:
         resumed: Checkpoint that the run resumes from; None for a new run.
-        pretrained: Initial weights of a new run, ``Global.pretrained_model``.
+        pretrained: File, folder or name of the initial weights of a new run; None for random weights.
 
     Returns:
         Lines for the log about the checkpoint and about renamed classes.
     """
-    source = resumed or (weights_path(pretrained) if pretrained else None)
-    renamed = changed_class_names(source / LABEL_LIST, checkpoints.class_names) if source else ""
     if resumed is None:
-        note = f"{source}: the classifier is used, although its classes had other names: {renamed}"
+        listing = find_label_list(weights_path(pretrained)) if pretrained else None
+        renamed = changed_class_names(listing, checkpoints.class_names) if listing else ""
+        note = f"{pretrained}: the classifier is used, although its classes had other names: {renamed}"
         return [note] if renamed else []
-    if changes := describe_other_classes(resumed / LABEL_LIST, checkpoints.class_names):
-        raise UserError(
-            f"{resumed}: can't resume, because the classes changed: {changes}; start a new run from its "
-            f"weights: set another Global.output_dir and Global.pretrained_model={resumed}, without "
-            "Global.checkpoints (ppcls train: --output NEW --pretrained CHECKPOINT, without --resume)"
-        )
+    renamed = changed_class_names(resumed / LABEL_LIST, checkpoints.class_names)
     notes = [
         *checkpoints.restored,
         *(f"skipped a damaged checkpoint: {problem}" for problem in checkpoints.damaged),

@@ -17,6 +17,7 @@ from ppcls.config.base.component import Component
 from ppcls.config.base.facts import LabelsPerImage, RunFacts
 from ppcls.config.base.fields import Count
 from ppcls.config.base.problems import located, problem
+from ppcls.data.index.class_folders import LABEL_LIST
 from ppcls.data.transforms.base import Chain, chain_problems
 from ppcls.data.transforms.batch import BatchTransforms
 from ppcls.registry import DATASETS
@@ -99,6 +100,21 @@ class Dataset(Component, registry=DATASETS):
     def folder_classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels; empty if they are no folders, or missing."""
         return ()
+
+    @property
+    def names_file(self) -> Path | None:
+        """File of class names beside a list or container, as ``ppcls dataset`` writes it; None without one.
+
+        It is for people, and for checks: the labels are the numbers in the list or container.
+        """
+        labels = self.label_place
+        file = None if labels is None else Path(labels).parent / LABEL_LIST
+        return file if file is not None and file.is_file() else None
+
+    @property
+    def label_place(self) -> str | None:
+        """Path of the file with the numbers of the classes; None if folders or transforms define them."""
+        return None
 
     @property
     def has_label_shares(self) -> bool:

@@ -21,11 +21,13 @@ __all__ = [
     "changed_class_names",
     "check_known_folders",
     "check_labels",
+    "compare_listed_names",
     "describe_other_classes",
     "find_names_file",
     "format_label_list",
     "join_first",
     "list_class_folders",
+    "read_all_class_names",
     "read_class_names",
     "write_class_names",
 ]
@@ -116,14 +118,64 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     return tuple(names[label] for label in range(class_num))
 
 
-def check_known_folders(root: Path, folders: Sequence[str], names: Sequence[str]) -> None:
-    """Raises `UserError` if a class folder has none of the names of the model's classes."""
+def read_all_class_names(path: Path) -> tuple[str, ...]:
+    """Reads the names of all classes in a file; see `read_class_names`."""
+    return read_class_names(path, sum(1 for line in _read(path).splitlines() if line.strip()))
+
+
+def compare_listed_names(file: Path, names: Sequence[str], other: Path) -> str:
+    """Compares the class names beside a list or container with those of a model or of the training data.
+
+    Args:
+        file: File of the names beside the list or container.
+        names: Names of the other classes, in the order of their labels.
+        other: File of these names.
+
+    Returns:
+        A note about labels whose names differ, or about a file in another format; "" if there is none.
+
+    Raises:
+        UserError: Both files contain a name, but with different labels.
+    """
+    try:
+        listed = read_all_class_names(file)
+    except UserError as error:  # a file of another tool, whose classes may begin with 1
+        return f"{error}; the class names are not compared"
+    labels = {name: label for label, name in enumerate(names)}
+    moved = [
+        f"{name!r} is {label}, and {labels[name]} there"
+        for label, name in enumerate(listed)
+        if labels.get(name, label) != label
+    ]
+    if moved:
+        raise UserError(
+            f"{file}: the classes have other labels than in {other}: {join_first(moved)}. Labels of lists "
+            "and containers are numbers: write the list or container again with the same labels (ppcls "
+            f"dataset, --names {other})"
+        )
+    renamed = [
+        f"{label} is {name!r}, and {names[label]!r} there"
+        for label, name in enumerate(listed[: len(names)])
+        if names[label] != name
+    ]
+    return f"{file}: labels have other names than in {other}: {join_first(renamed)}" if renamed else ""
+
+
+def check_known_folders(root: Path, folders: Sequence[str], names: Sequence[str], hint: str = "") -> None:
+    """Raises `UserError` if a class folder has none of the names of the model's classes.
+
+    Args:
+        root: Folder of the class folders.
+        folders: Names of the class folders.
+        names: Names of the model's classes, in the order of the labels.
+        hint: Another remedy for the message, which starts with a semicolon.
+    """
     if unknown := sorted(set(folders) - set(names)):
         missing = sorted(set(names) - set(folders))
         without = f"; no folder for the classes {join_first(missing)}" if missing else ""
         raise UserError(
             f"{root}: class folders that are no classes of the model: {join_first(unknown)}{without}. Labels "
-            f"follow the names: rename or remove these folders. The classes are {join_first(names)}"
+            f"follow the names: rename or remove these folders{hint}. The classes are {join_first(names)}"
         )
 
 
@@ -154,23 +206,26 @@ def changed_class_names(path: Path, names: Sequence[str]) -> str:
     )
 
 
-def describe_other_classes(path: Path, names: Sequence[str]) -> str:
+def describe_other_classes(path: Path, names: Sequence[str], *, folders: bool = False) -> str:
     """Describes how the classes changed since `write_class_names` wrote a file, except for mere renames.
 
     Args:
         path: File with the old names, which may be missing.
         names: [class_num] new names, in the order of their labels; empty if unknown.
+        folders: Whether the names are those of class folders, which define the labels.
 
     Returns:
-        An empty string if the names are unknown, or if at most names changed: the number of classes is the
-        same, and each name that both lists contain has the same label.
+        An empty string if the names are unknown, or if at most some names changed: the number of classes is
+        the same, and each name that both lists contain has the same label. Folders of which none has an old
+        name are other classes.
     """
     if not names or not path.is_file():
         return ""
     old = [line.partition(" ")[2] for line in _read(path).splitlines()]
     labels = {name: label for label, name in enumerate(names)}
     moved = [name for label, name in enumerate(old) if labels.get(name, label) != label]
-    if len(old) == len(names) and not moved:
+    others = folders and not set(old) & set(names)
+    if len(old) == len(names) and not moved and not others:
         return ""
     added = sorted(set(names) - set(old))
     removed = sorted(set(old) - set(names))

@@ -50,6 +50,11 @@ class IdxDataset(Dataset):
         """File of the images."""
         return self.image_file
 
+    @property
+    def label_place(self) -> str:
+        """Path of the file of the labels."""
+        return self.label_file
+
     def read(self, class_num: int | None) -> PixelIndex:
         """Reads the images and labels.
 

@@ -40,6 +40,11 @@ class ImageNetDataset(FileDataset):
     relabel: bool = False
     """Renumber the labels from 0 in ascending order. Use it if the labels of the list have gaps."""
 
+    @property
+    def label_place(self) -> str:
+        """Path of the list file."""
+        return self.cls_label_path
+
     def read(self, class_num: int | None) -> Index:
         """Returns the index of the images in the list file."""
         return self._read_files(class_num)
@@ -109,6 +114,11 @@ class MultiLabelDataset(FileDataset):
     """Text between path and labels. The path may contain it too."""
     label_ratio: bool = False
     """Compute the share of positive labels of each class, which `weight_ratio` of MultiLabelLoss needs."""
+
+    @property
+    def label_place(self) -> str:
+        """Path of the list file."""
+        return self.cls_label_path
 
     @property
     def has_label_shares(self) -> bool:

@@ -159,6 +159,11 @@ class RecordDataset(Dataset, abstract=True):
         return ", ".join(self.paths)
 
     @property
+    def label_place(self) -> str:
+        """Path of the first file, or its pattern."""
+        return self.paths[0]
+
+    @property
     def record_format(self) -> RecordFormat:
         """Format of the files, with the options of the data set."""
         raise NotImplementedError(f"{self.kind} does not define the format of its files")

@@ -18,9 +18,14 @@ _SHORT_MEMORY = 0.9  # momentum that is suggested, with which statistics follow 
 
 
 class GapMonitor:
-    """Compares the accuracy of training with that of evaluations. Warns once per process."""
+    """Compares the accuracy of training with that of evaluations. Warns once per process.
 
-    def __init__(self) -> None:
+    Args:
+        momentum_key: Key of the config that sets the momentum of BatchNorm.
+    """
+
+    def __init__(self, momentum_key: str = "Arch.batch_norm_momentum") -> None:
+        self._momentum_key = momentum_key
         self._epoch = 0
         self._sums: dict[str, float] = {}
         self._records = 0
@@ -60,7 +65,7 @@ class GapMonitor:
             f"warning: epoch {record.epoch}: {name} is {trained[name]:.2f} in training, but "
             f"{record.metrics[name]:.2f} in the evaluation"
         )
-        return f"{text}; {_causes(largest_momentum(model), record.update)}"
+        return f"{text}; {_causes(largest_momentum(model), record.update, self._momentum_key)}"
 
 
 def _worst(trained: Mapping[str, float], evaluated: Mapping[str, float]) -> str | None:
@@ -72,12 +77,12 @@ def _worst(trained: Mapping[str, float], evaluated: Mapping[str, float]) -> str 
     return None
 
 
-def _causes(momentum: float | None, updates: int) -> str:
+def _causes(momentum: float | None, updates: int, key: str) -> str:
     other = "check that DataLoader.Eval has the labels and the normalization of DataLoader.Train"
     if momentum is None:
         return f"{other}, or whether the model overfits"
     lags = momentum > _SHORT_MEMORY
-    lower = f"Arch.batch_norm_momentum={_SHORT_MEMORY:g} or " if lags else ""
+    lower = f"{key}={_SHORT_MEMORY:g} or " if lags else ""
     memory = _LAG / (1.0 - momentum)
     state = f"they follow the weights within about {memory:,.0f} updates"
     if updates < memory:

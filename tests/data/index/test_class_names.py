@@ -95,6 +95,10 @@ def test_describe_other_classes_names_added_and_removed_ones(tmp_path: Path) -> 
     assert describe_other_classes(file, ("cats",)) == ""
     write_class_names(file, ("cats", "dogs"))
     assert describe_other_classes(file, ("cats", "mice")) == ""
+    assert describe_other_classes(file, ("x", "y")) == ""
+    changes = "(added x, y; removed cats, dogs)"
+    assert describe_other_classes(file, ("x", "y"), folders=True).endswith(changes)
+    assert describe_other_classes(file, ("cats", "y"), folders=True) == ""
     text = describe_other_classes(file, ("birds", "cats", "mice"))
     assert text == "2 classes before, 3 now (added birds, mice; removed dogs; with another label cats)"
 

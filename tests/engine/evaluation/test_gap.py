@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from paddle import nn
 
 from ppcls.engine.evaluation.gap import GapMonitor
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.report.record import EvalRecord, StepRecord
 
 
@@ -31,6 +35,40 @@ def test_warning_names_momentum_and_keys_once() -> None:
         "whether the model overfits"
     )
     assert monitor.describe(evaluation(0.1), model) == ""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "Arch.batch_norm_momentum",
+        "Arch.Backbone.batch_norm_momentum",
+        "Arch.models.1.Student.batch_norm_momentum",
+    ],
+)
+def test_suggested_key_sets_the_momentum(key: str, make_config: Callable[..., Config]) -> None:
+    backbone = {"name": "ResNet18", "class_num": 4}
+    head = {"name": "FC", "embedding_size": 512, "class_num": 4}
+    stop = {"name": "flatten"}
+    tree = make_config().model_dump(mode="json")
+    if "Backbone" in key:
+        tree["Arch"] = {"name": "RecModel", "Backbone": backbone, "BackboneStopLayer": stop, "Head": head}
+    elif "models" in key:
+        tree["Arch"] = {
+            "name": "DistillationModel",
+            "class_num": 4,
+            "models": [{"Teacher": backbone}, {"Student": backbone}],
+        }
+        tree["Loss"]["Train"] = [{"DistillationGTCELoss": {"model_names": ["Student", "Teacher"]}}]
+        tree["Metric"]["Train"] = None
+    else:
+        tree["Arch"] = backbone
+    config = load_config(tree, {key: 0.5})
+    assert config.Arch.momentum_key == key
+    assert config.Arch.exported.batch_norm_momentum == 0.5
+    monitor = GapMonitor(config.Arch.momentum_key)
+    monitor.add(step(0.9))
+    model = nn.Sequential(nn.BatchNorm2D(4, momentum=0.999))
+    assert f"set {key}=0.9 or" in monitor.describe(evaluation(0.1), model)
 
 
 @pytest.mark.parametrize(("trained", "evaluated"), [(0.9, 0.45), (0.2, 0.9), (0.3, 0.0)])

@@ -10,17 +10,21 @@ import pytest
 from PIL import Image
 
 from ppcls import api
+from ppcls.cli.dataset import main as dataset_main
 from ppcls.cli.eval import calibrate, evaluate
 from ppcls.cli.export import export
 from ppcls.cli.train import train
 from ppcls.data.index.class_names import read_class_names
+from ppcls.data.index.image_lists import ImageNetDataset
+from ppcls.data.section import Split
 from ppcls.deploy.models.temperature import read_temperature
-from ppcls.engine.evaluation.labels import label_by_names
+from ppcls.engine.evaluation.labels import compare_listed_data, compare_teachers, label_by_names
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 
 CLASSES = ("ant", "bee", "cat")
 SIDE = 32
+CHAIN = [{"DecodeImage": None}, {"ResizeImage": {"size": SIDE}}, {"NormalizeImage": None}]
 ALL_IMAGES = "DataLoader.Eval.dataset.part=null"
 
 
@@ -62,6 +66,22 @@ def other_folder(run: Path, target: Path, *names: str) -> Path:
     return target
 
 
+def label_folders(
+    run: Path, parent: Path, folders: list[str], listed: list[str] | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the class names of the data set of new folders, and the notes."""
+    for folder in folders:
+        paint(parent / "other" / folder, 10, count=1)
+    settings = {
+        "DataLoader.Eval.dataset.image_root": str(parent / "other"),
+        "DataLoader.Eval.dataset.class_names": listed,
+        "DataLoader.Train": None,
+    }
+    config = load_config(run / "best_model" / "config.yaml", settings)
+    named, notes = label_by_names(config.DataLoader, config.Arch.class_num, run / "best_model")
+    return named.evaluated["Eval"].dataset.folder_classes, notes
+
+
 def test_rows_of_the_confusion_matrix_follow_the_names(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +116,9 @@ def test_tools_reject_unknown_folders(
     assert tool(["--model", str(run), "-o", f"DataLoader.Eval.dataset.image_root={other}"]) == 2
     assert (
         f"{other}: class folders that are no classes of the model: zebra; no folder for the classes ant. "
-        "Labels follow the names: rename or remove these folders. The classes are ant, bee, cat"
+        "Labels follow the names: rename or remove these folders; if they are other names of the same "
+        "classes, list them in the order of the labels in DataLoader.Eval.dataset.class_names. The classes "
+        "are ant, bee, cat"
     ) in capsys.readouterr().err
     assert read_temperature(run / "best_model") == before
 
@@ -125,15 +147,46 @@ def test_unknown_names_are_announced(run: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_names_of_another_kind_are_matched_by_position_and_announced(run: Path, tmp_path: Path) -> None:
-    for folder in ("n1", "n2", "n3"):
-        paint(tmp_path / "other" / folder, 10)
-    settings = {"DataLoader.Eval.dataset.image_root": str(tmp_path / "other")}
-    config = load_config(run / "best_model" / "config.yaml", settings)
-    named, notes = label_by_names(config.DataLoader, config.Arch.class_num, run / "best_model")
-    assert named.evaluated["Eval"].dataset.class_names == ("n1", "n2", "n3")
+@pytest.mark.parametrize(
+    ("folders", "listed", "order", "reason"),
+    [
+        (["n01440764", "n01443537", "n01484850"], None, None, "labels follow the sorted folders"),
+        (["00", "02", "1"], None, ["00", "1", "02"], "labels are the numbers of the folders"),
+        (["ours", "theirs", "wir"], ["wir", "theirs", "ours"], ["wir", "theirs", "ours"], "class_names"),
+        (["bee", "ours"], ["ours", "bee", "cat"], ["ours", "bee", "cat"], "labels follow class_names"),
+    ],
+)
+def test_folders_with_other_names_are_matched_where_this_is_certain(
+    run: Path,
+    tmp_path: Path,
+    folders: list[str],
+    listed: list[str] | None,
+    order: list[str] | None,
+    reason: str,
+) -> None:
+    named, notes = label_folders(run, tmp_path, folders, listed)
+    assert named == tuple(order or folders)
     assert len(notes) == 1
-    assert notes[0].endswith("so labels follow the sorted folders: n1 is 'ant', n2 is 'bee', n3 is 'cat'")
+    assert f"{reason}: {named[0]} is 'ant'" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("folders", "listed"),
+    [
+        (["x", "y", "z"], None),  # as many folders as classes
+        (["ANT", "BEE", "CAT"], None),
+        (["1", "2", "3"], None),  # labels, or numbers that start with 1?
+        (["0", "1"], None),
+        (["n01440764", "n01443537"], None),
+        (["bee", "cat", "zebra"], ["bee", "cat", "zebra"]),  # bee and cat would get the labels of ant and bee
+        (["bee", "zebra"], ["ant", "bee", "cat"]),
+    ],
+)
+def test_folders_with_other_names_are_rejected_where_their_labels_are_unknown(
+    run: Path, tmp_path: Path, folders: list[str], listed: list[str] | None
+) -> None:
+    with pytest.raises(UserError, match="class folders that are no classes of the model"):
+        label_folders(run, tmp_path, folders, listed)
 
 
 def test_validation_folder_is_labelled_by_the_names_of_the_training_folder(tmp_path: Path, run: Path) -> None:
@@ -173,3 +226,83 @@ def test_resume_with_moved_labels_is_an_error(run: Path, tmp_path: Path) -> None
         api.fit(load_config(run / "best_model" / "config.yaml", changed))
     changes = "3 classes before, 3 now (added zebra; removed ant; with another label bee, cat)"
     assert f"the classes changed: {changes}" in str(caught.value)
+
+
+def convert(*arguments: str) -> None:
+    assert dataset_main(["convert", "lmdb", *arguments]) == 0
+
+
+def test_labels_of_containers_must_have_the_names_of_the_model(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = other_folder(run, tmp_path / "other", "bee", "cat")
+    convert(str(other), "--out", str(tmp_path / "moved"))
+    names = run / "best_model" / "label_list.txt"
+    convert(str(other), "--out", str(tmp_path / "right"), "--names", str(names))
+    whole = confusion(run, other_folder(run, tmp_path / "whole", *CLASSES))
+    for folder in ("moved", "right"):
+        (shard,) = (tmp_path / folder).glob("*.lmdb")
+        config = load_config(run / "best_model" / "config.yaml")
+        keep = config.DataLoader.evaluated["Eval"].dataset.model_dump(mode="json")["transform_ops"]
+        data = {"name": "LMDBDataset", "paths": [str(shard)], "transform_ops": keep}
+        settings = {"DataLoader.Eval.dataset": data, "Global.pretrained_model": str(run / "best_model")}
+        config = load_config(run / "best_model" / "config.yaml", settings)
+        if folder == "moved":
+            with pytest.raises(UserError, match="'bee' is 0, and 1 there, 'cat' is 1, and 2 there"):
+                api.evaluate(config)
+            continue
+        result = api.evaluate(config, sample_by_sample=True)
+        assert result.outcomes is not None
+        assert result.outcomes.confusion is not None
+        assert result.outcomes.confusion.tolist() == [[0, 0, 0], whole[1], whole[2]]
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "result"),
+    [
+        ("0 ant\n1 bee\n", "0 ant\n1 bee\n", []),
+        ("0 ant\n1 bee\n", "0 ant\n", []),
+        ("0 ant\n1 bee\n", "1 fly\n0 ant\n", ["1 is 'fly', and 'bee' there"]),
+        ("0 ant\n1 bee\n", "0 bee\n", "'bee' is 0, and 1 there"),
+        (None, "0 bee\n", []),
+        ("0 ant\n1 bee\n", "1 ant\n2 bee\n", ["the class names are not compared"]),
+        ("ant\nbee\n", "0 ant\n1 bee\n", ["the class names are not compared"]),
+    ],
+)
+def test_names_beside_lists_are_compared(
+    tmp_path: Path, trained: str | None, evaluated: str | None, result: list[str] | str
+) -> None:
+    splits = {}
+    for part, text in (("Train", trained), ("Eval", evaluated)):
+        folder = tmp_path / part
+        folder.mkdir()
+        if text is not None:
+            (folder / "label_list.txt").write_text(text)
+        keys = {"image_root": "pictures", "cls_label_path": str(folder / "list.txt")}
+        data = ImageNetDataset.model_validate({**keys, "transform_ops": CHAIN})
+        splits[part] = Split.model_construct(dataset=data)
+    if isinstance(result, str):
+        with pytest.raises(UserError, match=result):
+            compare_listed_data(splits)
+    else:
+        notes = compare_listed_data(splits)
+        assert len(notes) == len(result)
+        assert all(text in note for text, note in zip(result, notes, strict=True))
+
+
+def test_teacher_with_other_labels_is_an_error(tmp_path: Path) -> None:
+    """The student would learn the teacher's classes under other names."""
+    weights = tmp_path / "teacher" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.touch()
+    (weights.parent / "label_list.txt").write_text("0 ant\n1 bee\n2 cat\n")
+    for source in (weights, weights.parent):
+        assert compare_teachers({"Teacher": str(source)}, ["ant", "bee", "cat"]) == []
+        (note,) = compare_teachers({"Teacher": str(source)}, ["ant", "bee", "dog"])
+        assert "other class names: 2 was 'cat' and is now 'dog'" in note
+        with pytest.raises(
+            UserError, match=r"Teacher .* has other labels than the training images: 3 classes"
+        ):
+            compare_teachers({"Teacher": str(source)}, ["bee", "cat", "zebra"])
+    assert compare_teachers({"Teacher": str(weights)}, []) == []
+    assert compare_teachers({"Teacher": "ResNet50_pretrained"}, ["a", "b", "c"]) == []
