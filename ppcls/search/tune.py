@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppcls.commands import set_keys
-from ppcls.config.base.tree import Tree
-from ppcls.config.base.yaml import dump_yaml
+from ppcls.config.base.tree import Tree, leaves
+from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.metric.base import Metric
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PAGE = "tune.html"
 STORAGE = "tune.log"
 _POLL_SECONDS = 0.5
+_SHOWN = 5  # number of changed keys that a warning lists
 
 
 def tune(
@@ -83,6 +84,11 @@ def tune(
     )
     _restart_interrupted(study)
     file = output_dir / "config.yaml"
+    if study.trials and (changed := _changed_keys(file, tree)):
+        report(
+            f"warning: {output_dir} has trials with other settings, whose scores may not be comparable: "
+            f"{'; '.join(changed)}; choose another Global.output_dir"
+        )
     write_text(file, dump_yaml(tree))
     name = metric.names[0]
 
@@ -101,6 +107,22 @@ def tune(
     best = study.best_trial
     changes = set_keys(best.user_attrs["values"])
     return f"best trial {best.number}: {name} {best.value:.4f}: {changes}; results: {output_dir / PAGE}\n"
+
+
+def _changed_keys(file: Path, tree: Tree) -> list[str]:
+    """Returns a text for each key whose value differs from that of the earlier search, at most five.
+
+    Args:
+        file: Config of the earlier search, which may be missing.
+        tree: Config of this search as plain data.
+    """
+    before = dict(leaves(read_yaml(file))) if file.is_file() else {}
+    changes = [
+        f"{key} was {before[key]!r} and is now {value!r}"
+        for key, value in leaves(tree)
+        if before.get(key, value) != value
+    ]
+    return [*changes[:_SHOWN], *(["…"] if len(changes) > _SHOWN else [])]
 
 
 def _count(output_dir: Path) -> int:

@@ -93,6 +93,10 @@ def test_search_finds_the_best_rate_prunes_and_resumes(make_config, tmp_path: Pa
     text = run(config, space, 14, tmp_path, lines.append)
     assert len(trained) == 14
     assert f"top1 {1 - min(trained):.4f}: -o {RATE}={min(trained)!r};" in text
+    assert not any("other settings" in line for line in lines)
+    changed = config.model_copy(update={"Global": config.Global.model_copy(update={"epochs": 7})})
+    run(changed, space, 14, tmp_path, lines.append)
+    assert f"Global.epochs was {config.Global.epochs} and is now 7; choose another" in lines[-1]
     page = (tmp_path / "tune.html").read_text()
     assert page.count("<tr>") + page.count('<tr class="strong">') == 15
     assert page.index(repr(min(trained))) < page.index(repr(sorted(trained)[1]))
