@@ -23,7 +23,7 @@ from ppcls.cli.shared_options import (
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.prediction_files import PredictionFile, open_results
 from ppcls.errors import UserError
-from ppcls.files import print_error
+from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.cli.serve import ServeOptions
@@ -156,7 +156,10 @@ def infer(options: InferOptions) -> None:
 
     if options.nearest is not None and not options.gallery:
         raise UserError("--nearest needs --gallery, the images to search")
-    files = _find_files(options.images or [source.infer.infer_imgs])
+    images = options.images or [source.infer.infer_imgs]
+    if options.explain is not None:
+        _check_outside(options.explain, [path for path in images if path is not None])
+    files = _find_files(images)
     gallery = find_images(options.gallery)
     with open_results(options.out, options.topk or 1) as write:
         run = _start_runtime(source)
@@ -174,6 +177,16 @@ def infer(options: InferOptions) -> None:
             f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
             "their lines give the reasons (see --on-error)"
         )
+
+
+def _check_outside(explain: Path, images: Sequence[str]) -> None:
+    """Raises `UserError` if heat maps would become images of the next prediction."""
+    for folder in map(Path, images):
+        if folder.is_dir() and real_path(explain).is_relative_to(real_path(folder)):
+            raise UserError(
+                f"--explain {explain}: is inside the images {folder}, where the heat maps would become "
+                "images; choose a folder outside of them"
+            )
 
 
 def _start_runtime(source: ModelSource) -> Runtime | None:

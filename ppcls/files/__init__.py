@@ -39,6 +39,7 @@ _CONTROLS = re.compile(
 _SYSTEM_FOLDERS = re.compile(
     r"@eaDir|@tmp|@sharebin|@Recycle|@Recently-Snapshot|@__thumb|#recycle|#snapshot|~snapshot"
     r"|__MACOSX|Network Trash Folder|Temporary Items|TheVolumeSettingsFolder"
+    r"|@Syno\w+|@Trash|#trash|_gsdata_|RECYCLER"
     r"|System Volume Information|\$RECYCLE\.BIN|\$WinREAgent|found\.\d{3}|lost\.dir|lost\+found|__pycache__",
     re.IGNORECASE,
 )

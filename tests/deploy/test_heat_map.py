@@ -163,3 +163,18 @@ def test_infer_explain_to_a_file_is_an_error_with_a_fix(
     assert infer(["-c", str(config), "--explain", str(folder), str(image)]) == 2
     error = capsys.readouterr().err
     assert error.endswith(f"\nerror: --explain {folder}: {reason}; choose another folder\n")
+
+
+@pytest.mark.parametrize("target", ["pictures", "pictures/heat", "link/heat"])
+def test_heat_maps_inside_the_images_are_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    weights = write_weights(tmp_path / "model.safetensors")
+    config = write_config(tmp_path / "config.yaml", config_tree(weights, write_names(tmp_path / "names.txt")))
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    image = write_image(folder / "image.png", 1)
+    (tmp_path / "link").symlink_to(folder)
+    assert infer(["-c", str(config), "--explain", str(tmp_path / target), str(folder)]) == 1
+    assert f"--explain {tmp_path / target}: is inside the images {folder}" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == [image.name]

@@ -128,7 +128,7 @@ def fit_means(features: Array, labels: Array, classes: int) -> ClassMeans:
     if not counts.all():
         missing = np.flatnonzero(counts == 0)
         raise UserError(
-            f"--score distance needs evaluation images of each class, but {len(missing)} classes have none, "
+            f"--score distance needs evaluation images of each class, but there are none of {len(missing)}, "
             f"such as class {missing[0]}; add images, or use --score energy"
         )
     values = features.astype(np.float64)

@@ -71,7 +71,7 @@ class Ema:
             decay = INITIAL_SHARE ** (1 / total)
             return [
                 f"warning: evaluations and the best model use the moving average, which after all {total:,} "
-                f"updates of this run still consists to {share:.0%} of the initial weights, because "
+                f"updates of this run is still {share:.0%} initial weights, because "
                 f"EMA.decay is {self._decay:g}; set EMA.warmup=True, or EMA.decay={decay:.3g} or less, or "
                 "train longer"
             ]

@@ -77,7 +77,7 @@ def test_distance_is_that_to_the_nearest_mean() -> None:
     apart = np.square((features[:, None] - centres[None]) / within).mean(axis=2)
     np.testing.assert_allclose(means.score(features), -np.sqrt(apart.min(axis=1)), rtol=1e-3)
     assert means.score(features - 100).max() < means.score(features).min()
-    with pytest.raises(UserError, match="1 classes have none, such as class 3"):
+    with pytest.raises(UserError, match="there are none of 1, such as class 3"):
         fit_means(features, labels, 4)
 
 

@@ -190,7 +190,7 @@ def test_ema_warns_of_a_run_that_is_too_short() -> None:
     (line,) = Ema(model, 0.9999).describe(epochs=8, updates_per_epoch=3)
     assert line == (
         "warning: evaluations and the best model use the moving average, which after all 24 updates of this "
-        "run still consists to 100% of the initial weights, because EMA.decay is 0.9999; set "
+        "run is still 100% initial weights, because EMA.decay is 0.9999; set "
         "EMA.warmup=True, or EMA.decay=0.883 or less, or train longer"
     )
     assert Ema(model, 0.883).initial_share(24) == pytest.approx(0.05, abs=0.001)
