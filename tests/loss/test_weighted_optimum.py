@@ -64,7 +64,7 @@ def smooth(target: np.ndarray, smoothing: float) -> np.ndarray:
     return (1 - smoothing) * target + smoothing / CLASSES
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=WEIGHTS, smoothing=SMOOTHINGS)
 def test_optimal_probabilities_of_cross_entropy_are_the_smoothed_labels(weights, smoothing):
     loss = partial(cross_entropy, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
@@ -72,7 +72,7 @@ def test_optimal_probabilities_of_cross_entropy_are_the_smoothed_labels(weights,
         np.testing.assert_allclose(softmax(optimum(loss, labels)), smooth(OWN, smoothing), atol=0.02)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=WEIGHTS, smoothing=SMOOTHINGS, gamma=GAMMAS)
 def test_optimal_class_of_focal_loss_is_the_label(weights, smoothing, gamma):
     loss = partial(
@@ -81,7 +81,7 @@ def test_optimal_class_of_focal_loss_is_the_label(weights, smoothing, gamma):
     assert optimum(loss, np.arange(CLASSES)).argmax(axis=1).tolist() == [*range(CLASSES)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=WEIGHTS, smoothing=SMOOTHINGS, labels=st.integers(0, 2**CLASSES - 1))
 def test_optimal_scores_of_binary_cross_entropy_are_the_smoothed_labels(weights, smoothing, labels):
     several = np.array([[labels >> position & 1 for position in range(CLASSES)]], "float32")
@@ -89,7 +89,7 @@ def test_optimal_scores_of_binary_cross_entropy_are_the_smoothed_labels(weights,
     np.testing.assert_allclose(sigmoid(optimum(loss, several)), smooth(several, smoothing), atol=0.02)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=WEIGHTS, smoothing=SMOOTHINGS, alpha=st.none() | st.floats(0.02, 0.98), gamma=GAMMAS)
 def test_optimal_scores_of_binary_focal_loss_agree_with_the_labels(weights, smoothing, alpha, gamma):
     loss = partial(
@@ -103,7 +103,7 @@ def test_optimal_scores_of_binary_focal_loss_agree_with_the_labels(weights, smoo
     assert positive.tolist() == OWN.astype(bool).tolist()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=st.none() | WEIGHTS, smoothing=SMOOTHINGS, frequencies=FREQUENCIES)
 def test_optimal_class_of_adjusted_logits_is_the_label(weights, smoothing, frequencies):
     loss = partial(
@@ -124,21 +124,21 @@ SHARES = st.floats(0, 1, width=32).map(shares_of)
 IMAGE_LOSSES: list[Callable[..., paddle.Tensor]] = [cross_entropy, partial(softmax_focal_loss, gamma=0.0)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=WEIGHTS, smoothing=SMOOTHINGS, shares=SHARES, loss=st.sampled_from(IMAGE_LOSSES))
 def test_optimal_probabilities_of_mixed_images_are_their_shares(weights, smoothing, shares, loss):
     weighted = partial(loss, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
     np.testing.assert_allclose(softmax(optimum(weighted, shares)), smooth(shares, smoothing), atol=0.02)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(weights=WEIGHTS, smoothing=SMOOTHINGS, shares=SHARES)
 def test_optimal_binary_scores_of_mixed_images_are_their_shares(weights, smoothing, shares):
     loss = partial(binary_cross_entropy, smoothing=smoothing, weights=paddle.to_tensor(weights, "float32"))
     np.testing.assert_allclose(sigmoid(optimum(loss, shares)), smooth(shares, smoothing), atol=0.02)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     weights=WEIGHTS,
     smoothing=SMOOTHINGS,
@@ -154,7 +154,7 @@ def test_optimal_class_of_focal_losses_of_mixed_images_has_the_largest_share(
         assert optimum(partial(loss, **keys), shares).argmax() == shares.argmax()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     weights=st.none() | WEIGHTS,
     smoothing=st.just(0.0) | SMOOTHINGS,
