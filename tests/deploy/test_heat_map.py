@@ -175,6 +175,6 @@ def test_heat_maps_inside_the_images_are_rejected(
     folder.mkdir()
     image = write_image(folder / "image.png", 1)
     (tmp_path / "link").symlink_to(folder)
-    assert infer(["-c", str(config), "--explain", str(tmp_path / target), str(folder)]) == 1
+    assert infer(["-c", str(config), "--explain", str(tmp_path / target), str(folder)]) == 2
     assert f"--explain {tmp_path / target}: is inside the images {folder}" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == [image.name]
