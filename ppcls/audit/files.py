@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ppcls.audit.findings import KINDS, Audit, Finding
 from ppcls.files import atomic_write, one_line, write_text
+from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.report.thumbnail import data_uri
 
 GALLERY = "audit.html"
@@ -143,19 +144,27 @@ def _row(audit: Audit, finding: Finding, rank: int, position: int | None) -> lis
 
 
 def write_table(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Writes a CSV file. Names that are not UTF-8 keep their bytes, and no cell is a formula."""
+    """Writes a CSV file with a byte order mark, without which Excel does not read UTF-8.
+
+    Names that are not UTF-8 keep their bytes, and no cell is a formula.
+    """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text)  # with CRLF: cells with a carriage return are then quoted
     for row in rows:
         writer.writerow([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row])
     with atomic_write(path) as stream:
-        stream.write(text.getvalue().encode("utf-8", "surrogateescape"))
+        stream.write((BYTE_ORDER_MARK + text.getvalue()).encode("utf-8", "surrogateescape"))
 
 
-def read_table(data: bytes) -> list[list[str]]:
-    """Returns the rows of a CSV file that `write_table` wrote, or that a spreadsheet saved."""
+def read_table(data: bytes, delimiter: str = ",") -> list[list[str]]:
+    """Returns the rows of a CSV file that `write_table` wrote, or that a spreadsheet saved.
+
+    Args:
+        data: Content of the file.
+        delimiter: Character between cells. In many countries, spreadsheets write semicolons.
+    """
     text = data.decode("utf-8-sig", "surrogateescape")
-    rows = csv.reader(io.StringIO(text, newline=""))
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     return [
         [cell[1:] if cell[:1] == "'" and cell[1:].startswith(_FORMULA) else cell for cell in row]
         for row in rows

@@ -157,9 +157,11 @@ def _read_rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
         UserError: The file is missing or can't be read, or lacks a column.
     """
     try:
-        rows = read_table(read_regular(path))
+        data = read_regular(path)
     except OSError as error:
         raise UserError(f"{path}: can't read this list: {error.strerror}") from None
+    tables = [read_table(data, delimiter) for delimiter in ",;\t"]
+    rows = next((table for table in tables if table and set(columns) <= set(table[0])), tables[0])
     header = [name.strip() for name in rows[0]] if rows else []
     if missing := [name for name in columns if name not in header]:
         raise UserError(

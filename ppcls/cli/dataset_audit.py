@@ -190,3 +190,5 @@ def audit_progress() -> Iterator[Stages]:
             return lambda pictures: bars.advance(task, pictures)
 
         yield start
+        for task in bars.tasks:  # unreadable pictures do not advance a stage
+            bars.update(task.id, completed=task.total)

@@ -61,9 +61,19 @@ def test_tables_keep_every_text_and_contain_no_formula(tmp_path: Path, rows: lis
     rows = [[os.fsdecode(cell.encode("utf-8", "surrogatepass")) for cell in row] for row in rows]
     write_table(tmp_path / "table.csv", rows)
     data = (tmp_path / "table.csv").read_bytes()
+    assert data.startswith(b"\xef\xbb\xbf")  # Excel then reads UTF-8
     assert read_table(data) == rows
-    for row in csv.reader(io.StringIO(data.decode("utf-8", "surrogateescape"), newline="")):
+    for row in csv.reader(io.StringIO(data.decode("utf-8-sig", "surrogateescape"), newline="")):
         assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_fixes_are_read_as_a_spreadsheet_saves_them(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "fixes.csv"
+    lines = [["action", "file", "label"], ["relabel", "Käfer/1, 2.jpg", "Läuse"]]
+    with path.open("w", encoding="utf-8-sig", newline="") as stream:
+        csv.writer(stream, delimiter=delimiter).writerows(lines)
+    assert read_fixes(path) == [Fix("relabel", "Käfer/1, 2.jpg", "Läuse", "")]
 
 
 @pytest.fixture
