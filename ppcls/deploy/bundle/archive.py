@@ -20,8 +20,9 @@ _TIME = (2020, 1, 1, 0, 0, 0)  # the same bundle has the same zip file
 _MAX_FILES = 10_000
 _MAX_BYTES = 1 << 32  # of all files together: 2 GiB are the limit of an ONNX file, and of golden samples
 _MAX_OTHER_BYTES = 1 << 26  # of the files that bundle.json does not list: the model card and the runners
-# A zip file may expand to this factor plus this number of bytes. The weights of networks compress to 0.9 of
-# their size and outputs of golden samples to RATIO, but images of one color to a thousandth of it.
+# A zip file may expand to this factor times its size plus this number of bytes. In bundles that we wrote, the
+# weights had 1.1 to 1.3 times their compressed size, pixels 1.8 times and inputs of networks 4.6 times. The
+# further bytes are for small bundles with golden samples of one color.
 _MAX_RATIO = 20
 _MORE_BYTES = 1 << 26
 _BLOCK = 1 << 20
