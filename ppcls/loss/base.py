@@ -96,6 +96,11 @@ class Loss(Component, registry=LOSSES):
         return False
 
     @property
+    def weightings(self) -> tuple[str, ...]:
+        """Settings that give classes different weights, or adjust logits to their frequencies, as text."""
+        return ()
+
+    @property
     def needs_shares(self) -> bool:
         """Whether the loss needs the share of images that have each class. Its key is ``weight_ratio``."""
         return False

@@ -68,6 +68,12 @@ class ClassWeightedLoss(Loss, abstract=True):
         """Settings that correct the frequencies of the classes in the training data, as text."""
         return [f"class_weight ({self.class_weight})"] if isinstance(self.class_weight, str) else []
 
+    @property
+    def weightings(self) -> tuple[str, ...]:
+        """Settings that give classes different weights, or adjust logits to their frequencies, as text."""
+        listed = ["class_weight"] if isinstance(self.class_weight, tuple) else []
+        return (*listed, *self.corrections)
+
     def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
         """Yields a correction of the frequencies that is made more than once."""
         yield from super().warnings(facts, part)

@@ -31,6 +31,8 @@ def config_warnings(config: Config) -> list[str]:
     lines += _overridden_keys(config.Global, config.Arch, config.Infer)
     lines += pixel_warnings(config.chains)
     facts = config.facts
+    if config.LinearHead is not None:
+        lines += _unused_by_head(facts)
     if facts.from_paddleclas:
         lines += _paddleclas_differences(
             config.Arch, config.Loss.Train, config.DataLoader.Train, facts.mixed_by
@@ -70,6 +72,18 @@ def _paddleclas_differences(
                 f"DataLoader.Train.dataset.transform_ops.{name}: positions can differ from PaddleClas's by "
                 "half a pixel"
             )
+
+
+def _unused_by_head(facts: RunFacts) -> Iterator[str]:
+    """Yields settings of the classes' weights that a linear head does not use."""
+    unused = [f"Loss.Train: {text}" for text in facts.weightings]
+    if facts.rebalanced_by:
+        unused.append(f"DataLoader.Train.sampler.name: {facts.rebalanced_by}")
+    for text in unused:
+        yield (
+            f"{text} has no effect, because LinearHead gives each training image the same weight; train "
+            "without LinearHead (--head) for other weights of the classes"
+        )
 
 
 def _section_warnings(sections: Section, facts: RunFacts) -> Iterator[str]:

@@ -126,6 +126,7 @@ class Config(Section):
             from_paddleclas=self._from_paddleclas,
             mixed_by=data.mixed_by,
             rebalanced_by=data.rebalanced_by,
+            weightings=tuple(text for loss in self.Loss.Train for text in loss.weightings),
             varying_batches=data.varying_batches,
             semi_supervised=self.SSL is not None,
             metrics=tuple(name for metric in self.Metric.Eval for name in metric.names),

@@ -192,3 +192,20 @@ def test_two_corrections_of_the_class_frequencies_cause_a_warning(make_config, l
     found = [line for line in config.key_warnings if "correct the frequencies" in line]
     assert len(found) == bool(causes)
     assert all(f"{causes} each correct the frequencies" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "sampler", "unused"),
+    [
+        ({"CELoss": {}}, SHUFFLED, ""),
+        ({"CELoss": {"class_weight": [1, 2, 3, 4]}}, SHUFFLED, "Loss.Train: class_weight"),
+        ({"CELoss": {"logit_adjustment": 1}}, SHUFFLED, "Loss.Train: logit_adjustment (1)"),
+        ({"CELoss": {}}, BALANCED, "DataLoader.Train.sampler.name: ClassBalancedSampler"),
+    ],
+)
+def test_linear_head_names_the_weights_that_it_does_not_use(make_config, loss, sampler, unused):
+    keys = {"Loss__Train": [loss], "DataLoader__Train__sampler": sampler}
+    config = make_config(LinearHead={}, Global__epochs=1, **keys)
+    found = [line for line in config.key_warnings if "LinearHead gives" in line]
+    assert len(found) == bool(unused)
+    assert all(line.startswith(f"warning: {unused} has no effect") for line in found)

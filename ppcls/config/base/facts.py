@@ -55,6 +55,7 @@ class RunFacts:
         from_paddleclas: Whether the config is a file of PaddleClas, whose users expect PaddleClas's results.
         mixed_by: Batch transform that mixes the training images; "" without mixing.
         rebalanced_by: Sampler that draws the training classes with other frequencies; "" for none.
+        weightings: Settings of ``Loss.Train`` that give classes different weights, as text.
         varying_batches: Sampler whose training batches have different numbers of images; "" for none.
         semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
         metrics: Names of the values that ``Metric.Eval`` reports.
@@ -83,6 +84,7 @@ class RunFacts:
     device: Literal["auto", "gpu", "cpu"] = "auto"
     mixed_by: str = ""
     rebalanced_by: str = ""
+    weightings: tuple[str, ...] = ()
     varying_batches: str = ""
     semi_supervised: bool = False
     metrics: tuple[str, ...] = ()
