@@ -75,7 +75,12 @@ def _paddleclas_differences(
 
 
 def _unused_by_head(facts: RunFacts) -> Iterator[str]:
-    """Yields settings of the classes' weights that a linear head does not use."""
+    """Yields settings of Loss.Train and DataLoader.Train that a linear head does not use."""
+    if facts.mixed_by:
+        yield (
+            f"DataLoader.Train.dataset.batch_transform_ops: {facts.mixed_by} has no effect, because "
+            "LinearHead mixes no images"
+        )
     unused = [f"Loss.Train: {text}" for text in facts.weightings]
     if facts.rebalanced_by:
         unused.append(f"DataLoader.Train.sampler.name: {facts.rebalanced_by}")

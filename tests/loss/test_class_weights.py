@@ -205,7 +205,9 @@ def test_two_corrections_of_the_class_frequencies_cause_a_warning(make_config, l
 )
 def test_linear_head_names_the_weights_that_it_does_not_use(make_config, loss, sampler, unused):
     keys = {"Loss__Train": [loss], "DataLoader__Train__sampler": sampler}
-    config = make_config(LinearHead={}, Global__epochs=1, **keys)
+    mixed = {"DataLoader__Train__dataset__batch_transform_ops": [{"MixupOperator": {"alpha": 0.2}}]}
+    config = make_config(LinearHead={}, Global__epochs=1, **keys, **mixed)
+    assert any("MixupOperator has no effect, because LinearHead" in line for line in config.key_warnings)
     found = [line for line in config.key_warnings if "LinearHead gives" in line]
     assert len(found) == bool(unused)
     assert all(line.startswith(f"warning: {unused} has no effect") for line in found)
