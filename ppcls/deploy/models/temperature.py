@@ -50,6 +50,8 @@ class TemperatureScaling(DatasetMetric, abstract=True):  # not a metric of confi
         from scipy.optimize import minimize_scalar  # slow to import
 
         logits = scores.astype(np.float64)
+        if scores.shape[1] == 1:  # a single class is present or not: its score is a sigmoid
+            labels = labels.reshape(-1, 1)
         if not np.isfinite(logits).all():
             return [float("nan")] * len(self.names)
         minimum = minimize_scalar(

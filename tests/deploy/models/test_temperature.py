@@ -47,6 +47,12 @@ def test_fit_temperature_of_overconfident_sigmoids_recovers_it() -> None:
     assert _compute(2 * logits, labels)[0] == pytest.approx(2, rel=0.05)
 
 
+def test_fit_temperature_of_a_single_class_is_that_of_a_sigmoid() -> None:
+    logits = RANDOM.standard_normal((5_000, 1))
+    labels = (RANDOM.random(5_000) < 1 / (1 + np.exp(-logits[:, 0]))).astype(float)
+    assert _compute(2 * logits, labels)[0] == pytest.approx(2, rel=0.1)
+
+
 def _compute(logits, labels):
     return TemperatureScaling().compute(logits.astype(np.float32), labels)
 
