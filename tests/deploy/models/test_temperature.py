@@ -72,7 +72,7 @@ def test_lower_limit_of_the_temperature_keeps_decisions_with_thresholds() -> Non
     assert 0.2 < scaling.lowest < 0.3
     temperature = scaling.compute(logits, (logits > 0).astype(float))[0]
     assert temperature == pytest.approx(scaling.lowest, rel=1e-3)
-    assert "threshold could not separate" in describe_limit(temperature, 300, scaling.lowest)
+    assert "threshold could no longer separate" in describe_limit(temperature, 300, scaling.lowest)
     assert scaling_for(Topk()) == scaling_for(None) == TemperatureScaling()
 
 
