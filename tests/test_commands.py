@@ -16,12 +16,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import yaml
 from paths import ROOT
 
 from ppcls.cli.command import Command, CommandGroup
@@ -191,31 +193,49 @@ PRINTING = {
 }
 
 
-@pytest.mark.slow
-def test_printed_commands_run(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for kind in ("cats", "dogs"):
-        (tmp_path / "my pets" / kind).mkdir(parents=True)
-        for number in range(8):
-            cv2.imwrite(
-                str(tmp_path / "my pets" / kind / f"{number}.jpg"),
-                rng.integers(0, 256, (40, 48, 3), np.uint8),
-            )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in a folder with the pictures ``my pets``."""
 
-    def run(command: str) -> subprocess.CompletedProcess[str]:
+    folder: Path
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
         return subprocess.run(
             ["bash", "-c", command],
-            cwd=tmp_path,
+            cwd=self.folder,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
 
+    def run_well(self, command: str) -> str:
+        """Runs a command that must succeed, and returns its output."""
+        done = self.run(command)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    folder = tmp_path_factory.mktemp("commands")
+    rng = np.random.default_rng(0)
+    for kind in ("cats", "dogs"):
+        (folder / "my pets" / kind).mkdir(parents=True)
+        for number in range(8):
+            cv2.imwrite(
+                str(folder / "my pets" / kind / f"{number}.jpg"),
+                rng.integers(0, 256, (40, 48, 3), np.uint8),
+            )
+    return Shell(folder)
+
+
+@pytest.mark.slow
+def test_printed_commands_run(shell: Shell) -> None:
     for command, expected in PRINTING.items():
-        done = run(command)
+        done = shell.run(command)
         printed = PRINTED.findall(done.stdout + done.stderr)
         assert len(printed) >= expected, done.stdout + done.stderr
         for text in printed:
@@ -229,6 +249,81 @@ def test_printed_commands_run(tmp_path: Path) -> None:
                 continue
             if "--resume" in text and "my pets" in text:
                 text += " --model ShuffleNetV2_x0_25 --epochs 1 --image-size 32 --batch-size 4"
-                shutil.rmtree(tmp_path / "my run")
-            again = run(text)
-            assert again.returncode == 0, f"{text}\n{again.stdout}\n{again.stderr}"
+                shutil.rmtree(shell.folder / "my run")
+            shell.run_well(text)
+
+
+# States that a user rarely reaches: the commands that lead there, and the command that ppcls then prints.
+RARE = {
+    "a run that saved no checkpoint": (
+        TRAIN + "--output cut && rm -r cut/checkpoints cut/latest cut/best_model* cut/epoch_*; "
+        "ppcls train --resume cut",
+        r"ppcls train -c cut/config\.yaml -o Global\.checkpoints=auto",
+    ),
+    "a folder with a run and images": (
+        "cp -a cut both && cp -a 'my pets/cats' 'my pets/dogs' both && ppcls train both",
+        r"ppcls train --output both --resume",
+    ),
+    "the folder of a run as images": ("ppcls train cut", r"ppcls train --resume cut"),
+    "a head": (
+        "ppcls train 'my pets' --head --model EfficientNet_lite0 --image-size 32 --output head "
+        "-o LinearHead.views=1",
+        r"ppcls train -c head/config\.yaml -o LinearHead=null .* --output head-tuned",
+    ),
+    "few images": (
+        "ppcls train 'my pets' --pretrained --model EfficientNet_lite0 --image-size 32 --epochs 1 "
+        "--output tuned",
+        r"ppcls train -c tuned/config\.yaml --head .*--output tuned-head",
+    ),
+    "fixes of an audit": (
+        "cp -a 'my pets' 'your pets' && "
+        "ppcls dataset audit 'your pets' --model cut --image-size 32 --out a && "
+        "ppcls dataset audit 'your pets' --fix a/fixes.csv --out a",
+        r"ppcls dataset audit 'your pets' --undo \S+",
+    ),
+    "a container without an index": (
+        "ppcls dataset convert webdataset 'my pets' --out 'my tars' && rm 'my tars'/*.idx && "
+        "ppcls dataset stats -c tars.yaml --out s",
+        r"ppcls dataset index 'my tars/\S+'",
+    ),
+    "a bundle": (
+        "ppcls export --model cut --trust --format bundle --runners python --output bundle && "
+        "grep -h 'ppcls infer' bundle/README.md | sed 's|--model [.] |--model bundle bundle/|'",
+        r"ppcls infer --model bundle \S+",
+    ),
+    "bad images": (
+        "cp -a 'my pets' broken && echo no > broken/cats/bad.jpg && "
+        + TRAIN.replace("'my pets'", "broken")
+        + "--output skipping",
+        r"--on-error skip",
+    ),
+    "images of another folder": (
+        "ppcls eval --model cut --trust --data 'my pets'",
+        r"-o DataLoader\.Eval\.dataset\.part=null",
+    ),
+}
+AFTER = {  # the command to which a printed option belongs
+    "--on-error skip": TRAIN.replace("'my pets'", "broken") + "--output skipping ",
+    "-o DataLoader.Eval.dataset.part=null": "ppcls eval --model cut --trust --data 'my pets' ",
+}
+
+
+@pytest.mark.slow
+def test_printed_commands_of_rare_states_run(shell: Shell) -> None:
+    config = yaml.safe_load((ROOT / "configs" / "finetune.yaml").read_text())
+    train = config["DataLoader"]["Train"]["dataset"]
+    chain = train["transform_ops"]
+    config["DataLoader"]["Train"]["dataset"] = {
+        "name": "WebDataset",
+        "paths": ["my tars/*.tar"],
+        "transform_ops": chain,
+    }
+    config["DataLoader"]["Eval"]["dataset"] = config["DataLoader"]["Train"]["dataset"]
+    config["Arch"]["class_num"] = 2
+    (shell.folder / "tars.yaml").write_text(yaml.safe_dump(config))
+    for name, (command, pattern) in RARE.items():
+        done = shell.run(command)
+        printed = re.search(pattern, done.stdout + done.stderr)
+        assert printed, f"{name}: {command}\n{done.stdout}\n{done.stderr}"
+        text = AFTER.get(printed[0], "") + printed[0]
+        shell.run_well(text.replace("--epochs 20", "--epochs 1"))

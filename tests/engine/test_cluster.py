@@ -27,6 +27,7 @@ from running import free_port
 from runs import GUARD
 from small_tree import small_tree
 
+from ppcls.cli.serve import serve
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
 from ppcls.weights.files import read_arrays
@@ -283,3 +284,21 @@ def test_manifests_are_yaml_with_bash_in_it() -> None:
     assert not {0, 75, 137, 142, 143} & set(rule["onExitCodes"]["values"]), "another try can help"
     test_documented_scripts_are_bash(script)
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+
+
+def test_the_server_of_the_manifest_starts_as_its_image_does() -> None:
+    service, deployment = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "serve.yaml").read_text())
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    (container,) = pod["spec"]["containers"]
+    options = serve.parse(container["args"][1:])
+    assert container["args"][0] == "serve"
+    assert options.allowed_hosts == (service["metadata"]["name"],)
+    assert options.timeout < pod["spec"]["terminationGracePeriodSeconds"]
+    assert {each["name"] for each in container["volumeMounts"]} == {
+        each["name"] for each in pod["spec"]["volumes"]
+    }
+    ports = {
+        container[name]["httpGet"]["port"] for name in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    assert ports == {options.port, service["spec"]["ports"][0]["port"]}
