@@ -253,7 +253,9 @@ def _image_weights(label: Tensor, weights: Tensor) -> Tensor:
         label: [B] int64, 0..C-1; or [B, C] float, whose rows sum to 1.
         weights: Weight of each class, [C] float32.
     """
-    return weights[label] if label.ndim == 1 else (label.astype("float32") * weights).sum(axis=-1)
+    if label.ndim == 1:
+        return paddle.gather(weights, label)
+    return (label.astype("float32") * weights).sum(axis=-1)
 
 
 def _many_hot(label: Tensor, classes: int) -> Tensor:
