@@ -38,7 +38,7 @@ def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     Args:
         x: [B, H, W, C] float32, float16 or bfloat16.
         weight: [C', C / groups, KH, KW], in the dtype of ``x``.
-        geometry: Padding, stride, dilation and groups.
+        geometry: Stride, dilation, groups, and padding that is `even`, because cuDNN has no other.
     """
     output: Tensor = _Convolution.apply(contiguous(x), weight, geometry)
     return output
@@ -145,7 +145,7 @@ class _Plan:
         self, image: tuple[int, ...], weight: tuple[int, ...], dtype: Any, geometry: Geometry
     ) -> None:
         self._cudnn = cudnn()
-        pad_y, pad_x = geometry.padding
+        pad_y, _, pad_x, _ = geometry.padding
         stride_y, stride_x = geometry.stride
         dilate_y, dilate_x = geometry.dilation
         groups = geometry.groups

@@ -110,7 +110,7 @@ def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
 def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Tensor, Any] | None:
     """Returns the arguments of `convolution.convolve`; None if cuDNN does not support the convolution."""
     settings = geometry(layer)
-    if settings is None:
+    if settings is None or not settings.even:
         return None
     weight = layer.weight
     missing = _CHANNELS - x.shape[-1]

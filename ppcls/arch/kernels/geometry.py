@@ -22,34 +22,40 @@ class Geometry:
     """The settings of a convolution.
 
     Attributes:
-        padding: Number of zeros on each side (vertical, horizontal).
+        padding: Number of zeros (top, bottom, left, right).
         stride: Stride (vertical, horizontal).
         dilation: Distance between elements of the kernel (vertical, horizontal).
         groups: Number of groups of channels.
     """
 
-    padding: tuple[int, int]
+    padding: tuple[int, int, int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
     groups: int
 
     def output_size(self, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
         """Returns height and width of the output for the height and width of images and kernel."""
+        top, bottom, left, right = self.padding
+        sides = zip(image, (top + bottom, left + right), self.dilation, kernel, self.stride, strict=True)
         height, width = (
-            (side + 2 * pad - dilation * (size - 1) - 1) // stride + 1
-            for side, pad, dilation, size, stride in zip(
-                image, self.padding, self.dilation, kernel, self.stride, strict=True
-            )
+            (side + zeros - dilation * (size - 1) - 1) // stride + 1
+            for side, zeros, dilation, size, stride in sides
         )
         return height, width
 
+    @property
+    def even(self) -> bool:
+        """Whether opposite sides have the same padding."""
+        top, bottom, left, right = self.padding
+        return top == bottom and left == right
+
 
 def geometry(layer: nn.Conv2D) -> Geometry | None:
-    """Returns the settings of a convolution; None if its padding differs on opposite sides."""
+    """Returns the settings of a convolution; None if it does not pad with a fixed number of zeros."""
     padding = explicit_padding(layer)
-    if padding is None or padding[0] != padding[1] or padding[2] != padding[3]:
+    if padding is None:
         return None
-    return Geometry((padding[0], padding[2]), stride_of(layer), dilation_of(layer), groups_of(layer))
+    return Geometry(padding, stride_of(layer), dilation_of(layer), groups_of(layer))
 
 
 def is_plain_norm(layer: nn.BatchNorm2D) -> bool:

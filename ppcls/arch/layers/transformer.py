@@ -25,15 +25,18 @@ class MatrixProduct(nn.Layer):  # type: ignore[misc]
 
     Args:
         transposed: Whether to transpose the last two axes of the second input.
+
+    Attributes:
+        transposed: The argument.
     """
 
     def __init__(self, *, transposed: bool = False) -> None:
         super().__init__()
-        self._transposed = transposed
+        self.transposed = transposed
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Maps [..., N, K] and [..., K, M], or [..., M, K] if transposed, to [..., N, M]."""
-        return paddle.matmul(x, y, transpose_y=self._transposed)
+        return paddle.matmul(x, y, transpose_y=self.transposed)
 
     def multiplications(self, x: Tensor, output: Tensor) -> int:
         """Returns the number of multiply-adds that compute ``output``, for `ppcls.arch.cost`."""

@@ -109,11 +109,12 @@ class _ConvolutionPrimitives:
         self._plain = tensor_format(kernel, "abcde"[: len(kernel)])
         self._any = tensor_format(kernel, None)
         self._bias = tensor_format([outputs], "a") if biased else None
+        top, bottom, left, right = geometry.padding
         self._sides = (
             integers(geometry.stride),
             integers(side - 1 for side in geometry.dilation),
-            integers(geometry.padding),
-            integers(geometry.padding),
+            integers([top, left]),
+            integers([bottom, right]),
         )
         operands = (self._x, self._any, self._bias, self._y, *self._sides)
         self._description = describe_primitive("convolution_forward", _TRAINING, _DIRECT, *operands)

@@ -57,7 +57,7 @@ class _PoolingPrimitives:
 
     def __init__(self, image: tuple[int, ...], kernel: int, stride: int, padding: int) -> None:
         batch, height, width, channels = image
-        geometry = Geometry((padding, padding), (stride, stride), (1, 1), 1)
+        geometry = Geometry((padding,) * 4, (stride, stride), (1, 1), 1)
         rows, columns = geometry.output_size((height, width), (kernel, kernel))
         self._input = list(image)
         self._output = [batch, rows, columns, channels]

@@ -216,7 +216,7 @@ def test_convolve_matches_paddle(
 ) -> None:
     x = _random((8, side, side, channels), dtype, 1)
     weight = _random((outputs, channels // groups, kernel, kernel), dtype, 2)
-    geometry = Geometry((kernel // 2,) * 2, (stride,) * 2, (1, 1), groups)
+    geometry = Geometry((kernel // 2,) * 4, (stride,) * 2, (1, 1), groups)
     y, same = convolve_fork(x * 1, weight, geometry)
     gradient, other = _random(tuple(y.shape), dtype, 3), _random(tuple(x.shape), dtype, 4)
     ((y * gradient).astype("float32").sum() + (same * other).astype("float32").sum()).backward()
@@ -235,7 +235,7 @@ def test_convolve_matches_paddle(
 @pytest.mark.gpu
 def test_convolve_transposed_view_is_read_in_its_own_order() -> None:
     view = _random((2, 16, 8, 8), "float32", 1).transpose([0, 2, 3, 1])
-    weight, geometry = _random((32, 16, 3, 3), "float32", 2), Geometry((1, 1), (1, 1), (1, 1), 1)
+    weight, geometry = _random((32, 16, 3, 3), "float32", 2), Geometry((1,) * 4, (1, 1), (1, 1), 1)
     copied = paddle.to_tensor(view.numpy())
     np.testing.assert_array_equal(
         convolve(view, weight, geometry).numpy(), convolve(copied, weight, geometry).numpy()
@@ -246,7 +246,7 @@ def test_convolve_transposed_view_is_read_in_its_own_order() -> None:
 def test_convolve_without_needed_gradients_returns_none_for_them() -> None:
     x, weight = _random((2, 8, 8, 16), "float32", 1), _random((32, 16, 1, 1), "float32", 2)
     x.stop_gradient = True
-    convolve(x, weight, Geometry((0, 0), (1, 1), (1, 1), 1)).sum().backward()
+    convolve(x, weight, Geometry((0,) * 4, (1, 1), (1, 1), 1)).sum().backward()
     assert x.grad is None
     assert weight.grad is not None
 

@@ -9,16 +9,22 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
 from ppcls.arch.kernels.geometry import Geometry
+from ppcls.arch.layers.drop_path import DropPath
+from ppcls.arch.layers.transformer import MatrixProduct
+from ppcls.arch.onednn.activation import find_activation
 from ppcls.arch.onednn.batch_norm import batch_norm
 from ppcls.arch.onednn.convolution import convolve
 from ppcls.arch.onednn.layers import fuse
 from ppcls.arch.onednn.library import OneDnnUnavailableError, library
+from ppcls.arch.onednn.linear import multiply, multiply_matrices
 from ppcls.arch.onednn.max_pool import max_pool
 
 TOLERANCE = 1e-5  # of float32 sums in another order
@@ -74,7 +80,7 @@ def test_convolve_matches_float64(
     weight = _random((outputs, channels // groups, kernel, kernel), 2)
     bias = _random((outputs,), 3) if biased else None
     padding = dilation * (kernel // 2)
-    y = convolve(x, weight, bias, Geometry((padding,) * 2, (stride,) * 2, (dilation,) * 2, groups))
+    y = convolve(x, weight, bias, Geometry((padding,) * 4, (stride,) * 2, (dilation,) * 2, groups))
     y.backward(_random(tuple(y.shape), 4))
 
     exact = [_double(tensor) for tensor in (x, weight)]
@@ -91,13 +97,105 @@ def test_convolve_matches_float64(
 
 def test_convolve_uneven_geometry_matches_float64() -> None:
     x, weight = _random((2, 11, 9, 8), 1), _random((16, 8, 3, 5), 2)
-    y = convolve(x, weight, None, Geometry((1, 2), (1, 2), (1, 1), 1))
+    y = convolve(x, weight, None, Geometry((1, 1, 2, 2), (1, 2), (1, 1), 1))
     expected = F.conv2d(_double(x).transpose(NCHW), _double(weight), None, (1, 2), (1, 2))
     _assert_close(y, expected.transpose(NHWC))
 
 
+@pytest.mark.parametrize("groups", [1, 8])
+def test_convolve_pads_each_side_as_given(groups: int) -> None:
+    """As networks with the padding of TensorFlow do, such as EfficientNet."""
+    x = _random((2, 10, 12, 8), 1)
+    weight = _random((16, 8 // groups, 3, 3), 2)
+    y = convolve(x, weight, None, Geometry((0, 1, 2, 1), (2, 2), (1, 1), groups))
+    y.backward(_random(tuple(y.shape), 3))
+    exact, exact_weight = map(_double, (x, weight))
+    padded = F.pad(exact.transpose(NCHW), [2, 1, 0, 1])
+    expected = F.conv2d(padded, exact_weight, None, 2, 0, 1, groups).transpose(NHWC)
+    expected.backward(_random(tuple(y.shape), 3).astype("float64"))
+    _assert_close(y, expected)
+    _assert_close(x.grad, exact.grad)
+    _assert_close(weight.grad, exact_weight.grad)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("leading", [(5,), (2, 7), (2, 3, 4), (1,)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 48), (7, 1), (1, 5)])
+def test_multiply_matches_float64(leading: tuple[int, ...], inputs: int, outputs: int, biased: bool) -> None:
+    x, weight = _random((*leading, inputs), 1), _random((inputs, outputs), 2)
+    bias = _random((outputs,), 3) if biased else None
+    y = multiply(x, weight, bias)
+    y.backward(_random(tuple(y.shape), 4))
+    operands = [x, weight, *([bias] if bias is not None else [])]
+    exact = [_double(operand) for operand in operands]
+    expected = F.linear(*exact)
+    expected.backward(_random(tuple(y.shape), 4).astype("float64"))
+    _assert_close(y, expected)
+    for operand, reference in zip(operands, exact, strict=True):
+        _assert_close(operand.grad, reference.grad)
+
+
+def test_multiply_reads_weights_that_change_and_views_of_tensors() -> None:
+    x, weight = _random((8, 4, 6), 1).transpose([1, 0, 2]), _random((5, 6), 2)
+    view = weight.transpose([1, 0])
+    first = multiply(x, view, None)
+    _assert_close(first, F.linear(_double(x), _double(view)))
+    with paddle.no_grad():
+        weight.scale_(2.0)
+    np.testing.assert_array_equal(multiply(x, weight.transpose([1, 0]), None).numpy(), 2 * first.numpy())
+
+
+def test_multiply_computes_only_needed_gradients() -> None:
+    x, weight, bias = _random((3, 6), 1), _random((6, 5), 2), _random((5,), 3)
+    weight.stop_gradient = True
+    multiply(x, weight, bias).sum().backward()
+    assert weight.grad is None
+    assert x.grad is not None
+    np.testing.assert_array_equal(bias.grad.numpy(), np.full(5, 3, "float32"))
+
+
+SIDES = st.one_of(st.integers(1, 4), st.integers(1, 70))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 3), max_size=2), SIDES, SIDES, SIDES, st.booleans())
+def test_multiply_matrices_matches_float64(
+    leading: list[int], rows: int, inner: int, columns: int, transposed: bool
+) -> None:
+    """Of all shapes, because oneDNN has other implementations for small and for odd ones."""
+    x = _random((*leading, rows, inner), 1)
+    y = _random((*leading, columns, inner) if transposed else (*leading, inner, columns), 2)
+    product = multiply_matrices(x, y, transposed=transposed)
+    product.backward(_random(tuple(product.shape), 3))
+    exact = [_double(x), _double(y)]
+    expected = paddle.matmul(*exact, transpose_y=transposed)
+    expected.backward(_random(tuple(product.shape), 3).astype("float64"))
+    for value, reference in ((product, expected), (x.grad, exact[0].grad), (y.grad, exact[1].grad)):
+        np.testing.assert_allclose(value.numpy(), reference.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("act", [F.gelu, F.swish, F.silu, F.hardswish])
+def test_activation_matches_float64(act: Callable[[Tensor], Tensor]) -> None:
+    function = find_activation(act)
+    assert function is not None
+    x = paddle.linspace(-12.05, 12.05, 2400).reshape([4, 6, 100])
+    x.stop_gradient = False
+    y = function(x)
+    y.backward(_random(tuple(y.shape), 1))
+    exact = _double(x)
+    expected = act(exact)
+    expected.backward(_random(tuple(y.shape), 1).astype("float64"))
+    _assert_close(y, expected)
+    _assert_close(x.grad, exact.grad)
+
+
+@pytest.mark.parametrize("act", [None, F.relu, F.sigmoid, nn.GELU()])
+def test_other_activations_are_left_to_paddle(act: Any) -> None:
+    assert find_activation(act) is None
+
+
 def test_convolve_weights_that_change_are_read_again() -> None:
-    x, geometry = _random((1, 4, 4, 16), 1), Geometry((1, 1), (1, 1), (1, 1), 1)
+    x, geometry = _random((1, 4, 4, 16), 1), Geometry((1,) * 4, (1, 1), (1, 1), 1)
     weight = _random((16, 16, 3, 3), 2)
     first = convolve(x, weight, None, geometry)
     with paddle.no_grad():
@@ -108,14 +206,14 @@ def test_convolve_weights_that_change_are_read_again() -> None:
 def test_convolve_computes_only_needed_gradients() -> None:
     x, weight = _random((2, 8, 8, 16), 1), _random((32, 16, 1, 1), 2)
     x.stop_gradient = True
-    convolve(x, weight, None, Geometry((0, 0), (1, 1), (1, 1), 1)).sum().backward()
+    convolve(x, weight, None, Geometry((0,) * 4, (1, 1), (1, 1), 1)).sum().backward()
     assert x.grad is None
     assert weight.grad is not None
 
 
 def test_convolve_reads_a_transposed_view_in_its_own_order() -> None:
     view = _random((2, 16, 8, 8), 1).transpose(NHWC)
-    weight, geometry = _random((32, 16, 3, 3), 2), Geometry((1, 1), (1, 1), (1, 1), 1)
+    weight, geometry = _random((32, 16, 3, 3), 2), Geometry((1,) * 4, (1, 1), (1, 1), 1)
     copied = paddle.to_tensor(view.numpy())
     np.testing.assert_array_equal(
         convolve(view, weight, None, geometry).numpy(), convolve(copied, weight, None, geometry).numpy()
@@ -163,13 +261,15 @@ def test_max_pool_matches_float64(side: int, channels: int, kernel: int, stride:
 
 
 def _build_twins(name: str, count: int = 2) -> list[nn.Layer]:
-    """Returns models with the same weights, without dropout."""
+    """Returns models with the same weights, without dropout and stochastic depth."""
     models = [build_model(name, 10, "NHWC", 3) for _ in range(count)]
     for model in models:
         model.set_state_dict(models[0].state_dict())
         for layer in model.sublayers():
             if isinstance(layer, nn.Dropout):
                 layer.p = 0.0
+            if isinstance(layer, DropPath):
+                layer.rate = 0.0
     return models
 
 
@@ -181,12 +281,22 @@ def _logits_and_gradients(model: nn.Layer, image: Tensor) -> tuple[NDArray[Any],
     return logits.numpy(), np.concatenate(gradients)
 
 
-@pytest.mark.parametrize("name", ["ResNet18", "ResNet50_vd", "ResNeXt50_32x4d", "MobileNetV3_small_x1_0"])
-def test_fused_model_matches_float64(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("ResNet18", 64),
+        ("ResNet50_vd", 64),
+        ("ResNeXt50_32x4d", 64),
+        ("MobileNetV3_small_x1_0", 64),
+        ("EfficientNetB0_small", 64),
+        ("DeiT_tiny_patch16_224", 224),
+    ],
+)
+def test_fused_model_matches_float64(name: str, side: int) -> None:
     exact, fused = _build_twins(name)
     exact.to(dtype="float64")
     assert fuse(fused) > 20
-    image = _random((4, 64, 64, 3), 1)
+    image = _random((64 * 4 // side, side, side, 3), 1)
     expected = _logits_and_gradients(exact, image.astype("float64"))
     # Rounding changes the sign of a few inputs of ReLU, with and without oneDNN. Each changes the gradients
     # of all earlier layers by up to 0.5 %, so this tolerance is much larger than that of a single layer.
@@ -206,12 +316,13 @@ def test_fuse_in_evaluation_uses_running_statistics() -> None:
         np.testing.assert_allclose(fused(image).numpy(), model(image).numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", ["convolution", "norm", "pooling"])
+@pytest.mark.parametrize("layer", ["convolution", "norm", "pooling", "linear"])
 def test_fuse_leaves_float64_to_paddle(layer: str) -> None:
     layers: dict[str, Callable[[], nn.Layer]] = {
         "convolution": lambda: nn.Conv2D(4, 8, 3, data_format="NHWC"),
         "norm": lambda: nn.BatchNorm2D(4, data_format="NHWC"),
         "pooling": lambda: nn.MaxPool2D(2, data_format="NHWC"),
+        "linear": lambda: nn.Linear(4, 3),
     }
     model = layers[layer]()
     own = copy.deepcopy(model)
@@ -220,6 +331,15 @@ def test_fuse_leaves_float64_to_paddle(layer: str) -> None:
         network.to(dtype="float64")
     image = _random((1, 8, 8, 4), 1).astype("float64")
     np.testing.assert_array_equal(model(image).numpy(), own(image).numpy())
+
+
+def test_products_of_other_shapes_and_types_are_left_to_paddle() -> None:
+    layer, own = MatrixProduct(), MatrixProduct()
+    assert fuse(layer) == 1
+    x, y = _random((4, 3, 5), 1), _random((5, 2), 2)
+    np.testing.assert_array_equal(layer(x, y).numpy(), own(x, y).numpy())
+    exact = _double(x), _double(_random((4, 5, 2), 2))
+    np.testing.assert_array_equal(layer(*exact).numpy(), own(*exact).numpy())
 
 
 def test_call_names_the_function_that_failed() -> None:
