@@ -170,9 +170,9 @@ class ExecutionSettings(Section):
     fused_kernels: Literal["auto", True, False] = "auto"
     """Train and evaluate an NHWC model with faster kernels. On a GPU, these are the kernels of ppcls for
     BatchNorm, addition and ReLU, and convolutions in NHWC; they need NVRTC and a GPU of compute capability
-    8.0 or later. On a CPU, they are the convolutions, BatchNorm and max pooling of oneDNN, which is part of
-    Paddle's package. `to_static` is then ignored. `auto`: the choice of `autotune`; without `autotune`,
-    False."""
+    8.0 or later. On a CPU, they are the convolutions, BatchNorm, max pooling, products of matrices and
+    activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored. `auto`: the choice
+    of `autotune`; without `autotune`, False."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest. Before a run in float32 on a CPU that takes more than
