@@ -12,6 +12,7 @@ Decisions:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -44,20 +45,24 @@ def fuse(model: nn.Layer) -> int:
         if (act := find_activation(getattr(layer, "_act", None))) is not None:
             layer._act = act
         if type(layer) in (nn.Conv2D, ImageConv2D) and layout_of(layer) == "NHWC" and geometry(layer):
-            layer.forward = MethodType(_convolve, layer)
+            _replace_forward(layer, _convolve)
             count += 1
         elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
-            layer.forward = MethodType(_normalize, layer)
+            _replace_forward(layer, _normalize)
             layer.norm_relu = MethodType(_norm_relu, layer)
             count += 1
         elif type(layer) is MatrixProduct:
-            layer.forward = MethodType(_multiply_matrices, layer)
+            _replace_forward(layer, _multiply_matrices)
             count += 1
         elif type(layer) is nn.Linear:
-            layer.forward = MethodType(_linear, layer)
+            _replace_forward(layer, _linear)
         elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
-            layer.forward = MethodType(_max_pool, layer)
+            _replace_forward(layer, _max_pool)
     return count
+
+
+def _replace_forward(layer: nn.Layer, forward: Callable[..., Tensor]) -> None:
+    layer.forward = MethodType(forward, layer)
 
 
 def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
