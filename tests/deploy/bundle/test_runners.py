@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, needs_chromium
 from bundles import export_bundle
+from PIL import Image
 from playwright.sync_api import sync_playwright
 from small_classifier import write_checkpoint, write_weights
 
@@ -30,6 +32,7 @@ from ppcls.deploy.models.rejection import RejectionRule, write_rejection
 
 pytestmark = pytest.mark.slow
 
+ANSWER = ": (unknown, score|cat|great white shark|café) "
 JARS = os.environ.get("JAVA_CLASSPATH", "missing.jar").split(os.pathsep)
 
 
@@ -51,6 +54,41 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def bad_images(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """Files that no runner predicts, with a part of the message."""
+    folder = tmp_path_factory.mktemp("bad")
+    image = Image.open(bundle / "golden/00.png").resize((99, 80))
+    image.convert("CMYK").save(folder / "cmyk.jpg")
+    for name in ("cut.jpg", "cut.png"):
+        image.save(folder / name)
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: len(data) // 2])
+    image.save(folder / "other.gif")
+    (folder / "text.jpg").write_text("no image")
+    cut = "damaged|truncated|could not be decoded|premature end|read error|Error reading"
+    return {
+        folder / "cmyk.jpg": "CMYK is not supported; convert the image to RGB",
+        folder / "cut.jpg": cut,
+        folder / "cut.png": cut,
+        folder / "other.gif": "expected a JPEG or PNG file|cannot identify",
+        folder / "text.jpg": "expected a JPEG or PNG file|cannot identify|unsupported image format",
+    }
+
+
+def check_errors(bad_images: dict[Path, str], *words: str | Path) -> None:
+    """Checks that a runner prints one error per file."""
+    done = subprocess.run([*words, *bad_images], capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    for line, reason in zip(done.stdout.splitlines(), bad_images.values(), strict=True):
+        assert "error: " in line
+        assert re.search(reason, line), line
+
+
+def test_python_runner_rejects_bad_images(bundle: Path, bad_images: dict[Path, str]) -> None:
+    check_errors(bad_images, sys.executable, bundle / "runners/python/predict.py")
+
+
 def test_every_runner_has_a_short_readme(bundle: Path) -> None:
     for name in RUNNERS:
         text = (bundle / "runners" / name / "README.md").read_text(encoding="utf-8")
@@ -59,12 +97,13 @@ def test_every_runner_has_a_short_readme(bundle: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-def test_node_runner_verifies(bundle: Path) -> None:
+def test_node_runner_verifies(bundle: Path, bad_images: dict[Path, str]) -> None:
     folder = bundle / "runners/js"
     run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", cwd=folder)
     assert run("node", folder / "predict.mjs", "verify").startswith("PASS: 4 of 4")
     answer = run("node", folder / "predict.mjs", bundle / "golden/00.png")
-    assert re.search(": (unknown, score|cat|great white shark|café) ", answer)
+    assert re.search(ANSWER, answer)
+    check_errors(bad_images, "node", folder / "predict.mjs")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -74,7 +113,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @needs_chromium
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-def test_web_page_verifies(bundle: Path) -> None:
+def test_web_page_verifies(bundle: Path, bad_images: dict[Path, str]) -> None:
     run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", cwd=bundle / "runners/web")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=bundle))
     thread = threading.Thread(target=server.serve_forever)
@@ -88,13 +127,13 @@ def test_web_page_verifies(bundle: Path) -> None:
             page.wait_for_function(ended, timeout=0)
             text = page.inner_text("#output")
             assert text.startswith("PASS: 4 of 4"), text
-            page.set_input_files("#file", bundle / "golden/00.png")
-            page.wait_for_function(
-                "/%|unknown|error/.test(document.querySelector('#output').textContent)", timeout=0
-            )
-            assert re.match(
-                r"00\.png: (unknown, score|cat|great white shark|café) ", page.inner_text("#output")
-            )
+            for file, reason in {bundle / "golden/00.png": ANSWER, **bad_images}.items():
+                page.evaluate("document.querySelector('#output').textContent = ''")
+                page.set_input_files("#file", file)
+                page.wait_for_function(
+                    "/%|unknown|error/.test(document.querySelector('#output').textContent)", timeout=0
+                )
+                assert re.search(reason, page.inner_text("#output"))
             browser.close()
     finally:
         server.shutdown()
@@ -106,7 +145,7 @@ def test_web_page_verifies(bundle: Path) -> None:
     shutil.which("cmake") is None or find_spec("openvino") is None,
     reason="cmake or OpenVINO is not installed",
 )
-def test_cpp_runner_verifies(bundle: Path, tmp_path: Path) -> None:
+def test_cpp_runner_verifies(bundle: Path, tmp_path: Path, bad_images: dict[Path, str]) -> None:
     import openvino.utils
 
     folder = openvino.utils.get_cmake_path()
@@ -114,20 +153,22 @@ def test_cpp_runner_verifies(bundle: Path, tmp_path: Path) -> None:
     run("cmake", "--build", tmp_path)
     assert run(tmp_path / "predict", bundle, "verify").startswith("PASS: 4 of 4")
     answer = run(tmp_path / "predict", bundle, bundle / "golden/00.png")
-    assert re.search(": (unknown, score|cat|great white shark|café) ", answer)
+    assert re.search(ANSWER, answer)
+    check_errors(bad_images, tmp_path / "predict", bundle)
 
 
 @pytest.mark.skipif(
     shutil.which("javac") is None or not all(map(os.path.exists, JARS)),
     reason="javac is not installed, or JAVA_CLASSPATH does not contain the jars of ONNX Runtime and Gson",
 )
-def test_java_runner_verifies(bundle: Path, tmp_path: Path) -> None:
+def test_java_runner_verifies(bundle: Path, tmp_path: Path, bad_images: dict[Path, str]) -> None:
     jars = os.pathsep.join(JARS)
     run("javac", "-Xlint:all", "-Werror", "-cp", jars, "-d", tmp_path, bundle / "runners/java/Predict.java")
     java = ("java", "-cp", f"{tmp_path}{os.pathsep}{jars}", "Predict", bundle)
     assert run(*java, "verify").startswith("PASS: 4 of 4")
     answer = run(*java, bundle / "golden/00.png")
-    assert re.search(": (unknown, score|cat|great white shark|café) ", answer)
+    assert re.search(ANSWER, answer)
+    check_errors(bad_images, *java)
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")

@@ -22,6 +22,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -33,9 +34,13 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.stream.IntStream;
 import javax.imageio.ImageIO;
+import javax.imageio.ImageReader;
+import javax.imageio.stream.ImageInputStream;
 
 public final class Predict {
     private static final List<String> STAGES = List.of("decoding", "resizing", "network", "post-processing");
+
+    private static final long PNG = 0x89504E470D0A1A0AL; // the first bytes of a file
 
     /** RGB pixels [height, width, 3]. */
     record Pixels(int height, int width, byte[] values) {}
@@ -56,27 +61,40 @@ public final class Predict {
         session = environment.createSession(path(model.get("file").getAsString()).toString());
     }
 
-    public static void main(String[] words) throws IOException, OrtException {
+    public static void main(String[] words) {
         if (words.length < 2) {
             System.err.println("usage: java Predict BUNDLE verify | java Predict BUNDLE IMAGE ...");
             System.exit(2);
         }
-        Predict predict = new Predict(Path.of(words[0]));
-        if (words.length == 2 && words[1].equals("verify")) {
-            System.exit(predict.verify() ? 0 : 3);
+        try {
+            Predict predict = new Predict(Path.of(words[0]));
+            if (words.length == 2 && words[1].equals("verify")) {
+                System.exit(predict.verify() ? 0 : 3);
+            }
+            System.exit(predict.predictFiles(words));
+        } catch (IOException | OrtException | RuntimeException error) {
+            System.err.println("error: " + error);
+            System.exit(1);
         }
+    }
+
+    /** Prints the answers for the files after the first word, and returns the exit code. */
+    private int predictFiles(String[] words) throws OrtException {
         int code = 0;
         for (int i = 1; i < words.length; i++) {
             String answer;
             try {
-                answer = predict.predict(decode(Files.readAllBytes(Path.of(words[i]))));
+                answer = predict(decode(Files.readAllBytes(Path.of(words[i]))));
+            } catch (NoSuchFileException error) {
+                answer = "error: no such file";
+                code = 1;
             } catch (IOException error) {
                 answer = "error: " + error.getMessage();
                 code = 1;
             }
             System.out.println(words[i] + ": " + answer);
         }
-        System.exit(code);
+        return code;
     }
 
     private Path path(String name) throws IOException {
@@ -88,9 +106,27 @@ public final class Predict {
 
     /** Returns the upright pixels of a JPEG or PNG file. Alpha is ignored. */
     static Pixels decode(byte[] data) throws IOException {
-        BufferedImage image = ImageIO.read(new ByteArrayInputStream(data));
-        if (image == null) {
+        boolean jpeg = data.length > 2 && (data[0] & 0xFF) == 0xFF && (data[1] & 0xFF) == 0xD8;
+        if (!jpeg && (data.length < 12 || ByteBuffer.wrap(data).getLong(0) != PNG)) {
             throw new IOException("expected a JPEG or PNG file");
+        }
+        ImageReader reader = ImageIO.getImageReadersByFormatName(jpeg ? "jpeg" : "png").next();
+        List<String> warnings = new ArrayList<>(); // the only sign of a JPEG file whose end is missing
+        reader.addIIOReadWarningListener((source, warning) -> warnings.add(warning));
+        BufferedImage image;
+        try (ImageInputStream stream = ImageIO.createImageInputStream(new ByteArrayInputStream(data))) {
+            reader.setInput(stream, true, true);
+            image = reader.read(0);
+        } catch (RuntimeException error) { // the readers throw these for some damaged files
+            throw new IOException("the file is damaged: " + error, error);
+        } finally {
+            reader.dispose();
+        }
+        if (!warnings.isEmpty()) {
+            throw new IOException("the file is damaged: " + warnings.get(0));
+        }
+        if (jpeg && image.getRaster().getNumBands() == 4) {
+            throw new IOException("CMYK is not supported; convert the image to RGB");
         }
         int height = image.getHeight();
         int width = image.getWidth();
@@ -122,7 +158,7 @@ public final class Predict {
         if (data.length < 12) {
             return 1;
         }
-        if (file.getLong(0) == 0x89504E470D0A1A0AL) {
+        if (file.getLong(0) == PNG) {
             for (long at = 8; at + 12 <= data.length; at += 12 + (file.getInt((int) at) & 0xFFFFFFFFL)) {
                 if (file.getInt((int) at + 4) == 0x65584966) { // eXIf
                     return orientationOf(slice(data, (int) at + 8, file.getInt((int) at)));

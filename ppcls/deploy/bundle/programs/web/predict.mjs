@@ -16,9 +16,23 @@ async function read(name) {
   return new Uint8Array(await response.arrayBuffer());
 }
 
+// Rejects what other programs of the bundle reject, although the browser could decode it.
+function checkFormat(data) {
+  if (data[0] === 0x89 && data[1] === 0x50) return; // PNG
+  if (data[0] !== 0xff || data[1] !== 0xd8) throw new Error("expected a JPEG or PNG file");
+  for (let at = 2; at + 9 < data.length && data[at] === 0xff; ) {
+    const marker = data[at + 1];
+    const isFrame = marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker);
+    if (isFrame && data[at + 9] === 4) throw new Error("CMYK is not supported; convert the image to RGB");
+    if (isFrame) return;
+    at += marker === 0xff ? 1 : 2 + 256 * data[at + 2] + data[at + 3]; // any number of bytes 0xff can precede a marker
+  }
+}
+
 // Returns the upright RGB pixels of an image file. Colour profiles and alpha are ignored. A 2D canvas would
 // multiply colours by alpha, so the pixels are read from a texture of WebGL.
 async function decode(data) {
+  checkFormat(data);
   const bitmap = await createImageBitmap(new Blob([data]), {
     colorSpaceConversion: "none",
     imageOrientation: "from-image",
