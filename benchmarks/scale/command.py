@@ -18,19 +18,21 @@ from ppcls.cli.command import command, write_output
 from ppcls.errors import UserError
 
 _WORKER = (
-    "import json, resource, sys, time\n"
+    "import json, os, resource, sys, time\n"
     "from pathlib import Path\n"
     "from benchmarks.scale.rows import ROWS\n"
+    "results = os.fdopen(os.dup(1), 'w', buffering=1)\n"
+    "os.dup2(2, 1)\n"  # what the work prints
     "work = ROWS[sys.argv[1]][0](Path(sys.argv[2]), int(sys.argv[3]))\n"
     "next(work)\n"
-    "print('ready', flush=True)\n"
+    "print('ready', file=results)\n"
     "sys.stdin.readline()\n"
     "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
     "start = time.process_time()\n"
     "next(work, None)\n"
     "seconds = time.process_time() - start\n"
     "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base\n"
-    "print(json.dumps([seconds, peak / 1024]))\n"
+    "print(json.dumps([seconds, peak / 1024]), file=results)\n"
 )
 
 

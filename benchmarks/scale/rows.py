@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.scale.model_rows import load_models, restore_checkpoint, save_checkpoint
+
 _IMAGES_PER_CLASS = 650  # of ImageNet-21k
 _CHUNK = 200_000
+_EPOCHS = 300
 
 
 def read_list_file(folder: Path, count: int) -> Iterator[None]:
@@ -77,6 +80,26 @@ def draw_metrics(folder: Path, count: int) -> Iterator[None]:
     draw_charts(records, folder / f"curves_{os.getpid()}.png")
 
 
+def draw_long_run(folder: Path, count: int) -> Iterator[None]:
+    """Draws ``curves.png`` ten times in a run of 300 epochs with ``count`` training records."""
+    from ppcls.report.charts import CurvesPicture
+    from ppcls.report.record import EvalRecord, StepRecord
+
+    steps = max(1, count // _EPOCHS)  # records per epoch
+    metrics = {"top1": 0.5}
+    yield
+    picture = CurvesPicture(folder / f"long_{os.getpid()}.png")
+    for update in range(1, steps * _EPOCHS + 1):
+        epoch = 1 + (update - 1) // steps
+        step = 1 + (update - 1) % steps
+        loss = 2.0 + 1 / update
+        picture.record(StepRecord(epoch, _EPOCHS, step, steps, update, loss, metrics, 0.1, 9.0, 0.0, 1.0))
+        if step == steps:
+            picture.record(EvalRecord(epoch, update, loss, metrics, 9, 1.0, best=True))
+            if epoch % (_EPOCHS // 10) == 0:
+                picture.close()  # draws
+
+
 def resume_history(folder: Path, count: int) -> Iterator[None]:
     """Truncates ``metrics.jsonl`` with ``count`` records near its end, and reads its history."""
     from ppcls.report import jsonlines
@@ -134,7 +157,11 @@ ROWS: dict[str, tuple[Callable[[Path, int], Iterator[None]], int, str]] = {
     "folders": (read_class_folders, 1_266_778, "images in class folders"),
     "bad-images": (skip_bad_images, 4000, "bad images"),
     "metrics": (draw_metrics, 1000, "metrics in curves.png"),
+    "curves": (draw_long_run, 500_000, "records of 300 epochs, drawn ten times in curves.png"),
     "history": (resume_history, 1_500_000, "records at a resume"),
+    "save": (save_checkpoint, 100_000_000, "parameters saved with AdamW"),
+    "restore": (restore_checkpoint, 100_000_000, "parameters restored with AdamW, on each rank"),
+    "models": (load_models, 100, "models of 17 MB loaded into a server with --max-models 10"),
     "index": (change_index, 1_000_000, "images in an index, one added and removed"),
     "order": (shuffle_list, 100_000_000, "images in an order of all images"),
     "shard-order": (shuffle_shards, 100_000_000, "images in an order of shards"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -112,6 +113,32 @@ def test_a_search_copies_no_embeddings(
     tracemalloc.stop()
     assert len(index) == 19_600
     assert memory < 2_000_000  # the embeddings have 5 MB
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_faiss_holds_no_second_copy(kind: Any, tmp_path: Path) -> None:
+    """The embeddings have 8 MB, also in the file of a graph."""
+    faiss = pytest.importorskip("faiss")
+    if kind == "hnsw" and not hasattr(faiss, "IO_FLAG_MMAP_IFC"):
+        pytest.skip("this version of FAISS can't map a graph")
+    vectors = vectors_of(2000, 1024)
+    folder = tmp_path / "x.index"
+    create_index(folder, ImageIndex([Path(f"{at}.jpg") for at in range(2000)], vectors, kind))
+    small = tmp_path / "small.index"
+    create_index(small, ImageIndex([Path(f"{at}.jpg") for at in range(20)], vectors[:20], kind))
+    load_index(small).nearest(vectors[:2], 5)  # FAISS allocates its own memory
+    gc.collect()
+    before = private_memory()
+    index = load_index(folder)
+    (found,) = index.nearest(vectors[7:8], 1)
+    assert found.files == (Path("7.jpg"),)
+    assert private_memory() - before < 4_000_000
+
+
+def private_memory() -> int:
+    """Returns the memory of this process without mapped files, in bytes."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line)
+    return 1024 * int(line.split()[1])
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])

@@ -169,6 +169,29 @@ def test_pictures_are_drawn_in_a_thread_within_a_budget(
 
 
 @pytest.mark.usefixtures("drawn_curves")
+def test_a_slow_picture_is_drawn_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing takes 30 s here, and an evaluation follows every minute."""
+    now = 0.0
+    drawings: list[float] = []
+
+    def draw(records: History, path: Path, title: str) -> None:
+        nonlocal now
+        drawings.append(now)
+        now += 30
+
+    monkeypatch.setattr(charts, "draw_charts", draw)
+    monkeypatch.setattr("ppcls.report.charts.time.monotonic", lambda: now)
+    monkeypatch.setattr("ppcls.report.record.time.monotonic", lambda: now)
+    picture = CurvesPicture(tmp_path / "curves.png")
+    for _ in range(1000):
+        now += 60
+        picture.record(EVALUATION)
+        picture._wait()
+    assert len(drawings) >= 2
+    assert 30 * len(drawings) <= 1 + 30 + 0.01 * now
+
+
+@pytest.mark.usefixtures("drawn_curves")
 def test_an_error_in_the_thread_is_raised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "_INTERVAL", -1.0)
     (tmp_path / "file").touch()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,11 +108,14 @@ def test_the_models_that_are_not_used_leave(models: Path, tmp_path: Path) -> Non
             loadable = LoadableModels(tmp_path, max_models=3)
             served = ServedModels({"first": loaded}, worker, BatchingOptions(4, 0.0, 4), loadable)
             served.start()
+            predictors = []
             for number, name in enumerate(names):
-                await served.load(name)
+                predictors.append(weakref.ref((await served.load(name)).predictor))
                 served.find("m0")
                 assert len(served.services) <= 3
                 assert [*served.services] == [*dict.fromkeys(["first", "m0", name])], number
+            gc.collect()
+            assert [reference() is not None for reference in predictors] == [True, *[False] * 4, True]
             await served.load("m0")  # replaces itself
             assert [*served.services] == ["first", "m0", "m5"]
             await served.stop()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.scale.rows import ROWS
 from benchmarks.scale.shard_order import ShardOrder, check_order
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -41,10 +42,19 @@ def test_an_order_depends_on_seed_and_epoch() -> None:
     assert (first != ShardOrder(sizes, epoch=1).window(0)).any()
 
 
-def test_each_row_is_measured(tmp_path: Path) -> None:
-    rows = ["list", "order", "shard-order"]  # each row needs two processes
-    command = [sys.executable, "benchmarks/run.py", "scale", "--share", "0.0005", "--rows", ",".join(rows)]
-    command += ["--folder", str(tmp_path / "data"), "--processes", "2"]
+QUICK = ["list", "order", "shard-order"]  # each row needs two processes
+
+
+@pytest.mark.parametrize(
+    ("rows", "share", "processes"),
+    [
+        pytest.param(QUICK, 0.0005, 2, id="quick"),
+        pytest.param([row for row in ROWS if row not in QUICK], 0.02, 1, id="others", marks=pytest.mark.slow),
+    ],
+)
+def test_each_row_is_measured(rows: list[str], share: float, processes: int, tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/run.py", "scale", "--share", str(share), "--rows", ",".join(rows)]
+    command += ["--folder", str(tmp_path / "data"), "--processes", str(processes)]
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()[2:]

@@ -7,6 +7,7 @@ import itertools
 from fractions import Fraction
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +102,26 @@ def test_choose_validation_ignores_the_order(labels: list[int], seed: int, rando
     shuffled = choose_validation(index_of([labels[each] for each in numbers], numbers), 5, seed)
     assert straight.sum() == 5
     assert (shuffled == straight[numbers]).all()
+
+
+@pytest.mark.parametrize("classes", [10, 3000])
+def test_all_classes_are_sorted_together(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for the images of each class would need images x classes operations."""
+    handled = 0
+
+    def count(function: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal handled
+            handled += max(np.size(argument) for argument in arguments)
+            return function(*arguments, **options)
+
+        return counted
+
+    index = index_of([at % classes for at in range(3 * classes)])
+    for name in ("lexsort", "unique", "argsort", "sort", "flatnonzero", "isin"):
+        monkeypatch.setattr(f"ppcls.data.index.split.np.{name}", count(getattr(np, name)))
+    assert choose_validation(index, Fraction(1, 3), 0).sum() == classes
+    assert handled < 10 * len(index)
 
 
 def test_choose_validation_gives_each_class_of_two_images_one() -> None:
