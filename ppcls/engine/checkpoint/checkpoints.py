@@ -8,11 +8,13 @@ folders. Each link is replaced atomically. A folder without links is removed whe
 from __future__ import annotations
 
 import errno
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from ppcls.weights.store import BEST, LATEST, Store, checkpoint_roots
 __all__ = ["BEST", "LATEST", "Checkpoints"]
 
 _REMOVAL_SECONDS = 2.0
+_NICENESS = 10  # of the thread that writes; about a tenth of a core if all cores are busy
 _KEPT_MEMORY = 1 << 30  # bytes of copies of the weights that are kept for the next checkpoint
 _VERSIONS = {"ppcls": __version__, "paddle": paddle.__version__}
 
@@ -123,7 +126,7 @@ class Checkpoints:
         )
         write = partial(self._write, content, manifest, roles)
         if in_background:
-            thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+            thread = ThreadPoolExecutor(1, "checkpoint", initializer=_let_others_run)
             self._writing = thread, thread.submit(write)
         else:
             write()
@@ -332,6 +335,12 @@ class Checkpoints:
         store.link_best(folder, manifest, self._settings.keep_best, best=BEST in roles)
         store.remove_unlinked()
         return folder
+
+
+def _let_others_run() -> None:
+    """Lowers the priority of this thread, so that training gets the cores first."""
+    with suppress(OSError):  # a security policy may forbid it
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _check_named(path: Path) -> Path:

@@ -6,11 +6,12 @@ import errno
 import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, get_native_id
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,20 @@ def test_save_in_background_writes_the_state_of_that_moment(
     checkpoints.wait()
     assert_equal(read_arrays(output / LATEST / WEIGHTS), expected)
     assert read_manifest(output / LATEST).update == update < state.update
+
+
+def test_only_the_writing_thread_leaves_the_cores_to_training(checkpoints: Checkpoints) -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, get_native_id())
+
+    found: list[int] = []
+    before = priority()
+    checkpoints.after_write = lambda: found.append(priority())
+    for in_background in (True, False):
+        checkpoints.save(make_state(), [LATEST], in_background=in_background)
+        checkpoints.wait()
+    assert found == [10, before]
+    assert priority() == before
 
 
 @pytest.mark.parametrize("again", [True, False])
