@@ -185,20 +185,30 @@ def build_ordered(
     quarantine = _build_quarantine(split.dataset, index, local_path(run.output_dir))
     chain = f"DataLoader.{place}.dataset.transform_ops"
     loader: OrderedLoader
-    if run.use_dali:
-        settings = dali_settings(split, runtime)
+    settings = dali_settings(split, runtime) if run.use_dali else None
+    if settings is not None:
         if settings.device_id is None:
             _check_no_gpu_settings(split.loader.dali, f"DataLoader.{place}.loader.dali")
         check_dali(ops, chain, settings)
-        from ppcls.data.loaders.dali.loader import DaliLoader
-
-        loader = DaliLoader(index, order, ops, settings, samples.sizes, quarantine)
     else:
         check_numpy(ops, chain)
+    read: Index = index
+    chain_of_read = ops
+    if split.cache is not None:
+        from ppcls.data.image_cache.opening import CacheRequest, open_cache
+
+        request = CacheRequest(split.cache, f"DataLoader.{place}.cache", split.sizes is not None)
+        wait = partial(runtime.progress.report, "waiting for decoded images", slow=True)
+        read, chain_of_read = open_cache(index, ops, request, settings, wait)
+    if settings is not None:
+        from ppcls.data.loaders.dali.loader import DaliLoader
+
+        loader = DaliLoader(read, order, chain_of_read, settings, samples.sizes, quarantine)
+    else:
         from ppcls.data.loaders.paddle import PaddleLoader, PaddleSettings
 
         workers = PaddleSettings(split.loader.num_workers, split.loader.use_shared_memory)
-        loader = PaddleLoader(index, order, ops, workers, samples.sizes, quarantine)
+        loader = PaddleLoader(read, order, chain_of_read, workers, samples.sizes, quarantine)
     if split.dataset.drawn_label is not None:
         loader.labels = DrawnLabels(ops, split.dataset.drawn_label, order.seed)
     return loader
@@ -273,7 +283,10 @@ def dali_settings(split: Split, runtime: Runtime) -> DaliSettings:
     """Returns the settings of a split's DALI loader, with ``auto`` replaced by values for this machine."""
     pixels = max(map(math.prod, _batch_shapes(split, runtime.world_size)))
     batch_bytes = pixels * check_chain(split.dataset.transform_ops).pixel_bytes
-    return resolve_dali_settings(split.loader.dali, runtime, batch_bytes)
+    dali = split.loader.dali
+    if split.cache is not None and runtime.device_id is not None:
+        dali = dali.model_copy(update={"decode_on": "cpu"})
+    return resolve_dali_settings(dali, runtime, batch_bytes)
 
 
 def gpu_memory_need(split: Split, runtime: Runtime) -> int:

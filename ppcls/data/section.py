@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails
@@ -39,6 +39,11 @@ class Split(Section):
     """Sampler, which defines the batches. Without `name` it is a DistributedBatchSampler."""
     loader: LoaderSettings = LoaderSettings()
     """Settings of the loader, which reads the samples."""
+    cache: Literal["memory", "disk"] | None = None
+    """Decode each image once, and keep its pixels for all epochs and for all processes of the machine. The
+    samples do not change. `memory`: in shared memory (/dev/shm), until the last run that uses them ends;
+    `disk`: in `$PPCLS_HOME/images`, also for later runs. Random crops need whole images; of other chains, the
+    result of the first resizes and crops is kept. Default: decode images when they are used."""
     input_size: Annotated[InputSize, Tagged(INPUT_SIZES)] | None = None
     """Image sizes that change during training; default: all images have the size that `transform_ops`
     produces."""
@@ -56,6 +61,20 @@ class Split(Section):
                 raise error_at(text, "loader", "dali", "cache_size")
         if self.sizes is not None:
             check_sizes(self.dataset.transform_ops, self.sizes.sizes)
+        return self
+
+    @model_validator(mode="after")
+    def _check_cache(self) -> Self:
+        if self.cache is None:
+            return self
+        decoder = self.dataset.transform_ops[0]
+        if not decoder.decodes_images:
+            raise error_at(f"expected null: {decoder.kind} decodes no images", "cache")
+        if self.loader.dali.cache_size:
+            raise error_at("expected 0, because cache keeps the images", "loader", "dali", "cache_size")
+        if self.loader.dali.decode_on == "gpu":
+            text = "expected auto or cpu, because cache keeps images that the CPU has decoded"
+            raise error_at(text, "loader", "dali", "decode_on")
         return self
 
     @property

@@ -39,6 +39,7 @@ def describe(
     descriptions = []
     with suggest_skipping(splits):
         for name, split in splits.items():
+            split = split.model_copy(update={"cache": None})
             loader = build_loader(split, name, runtime, settings, arch, classes[name])
             descriptions.append(_describe(loader, split, name, runtime, arch.data_format))
     return descriptions

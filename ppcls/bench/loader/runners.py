@@ -196,9 +196,10 @@ def _touch_pages(images: Any) -> int:
 
 def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
     settings = workload.dali_settings(setting)
-    ops = workload.ops
     if setting.stage == "disk":
         return _read_by_dali(workload, order, settings)
+    workload = workload.with_cache(settings)
+    ops = workload.ops
     if setting.stage == "decode":
         ops = _decoding(ops, settings)
     loader = DaliLoader(workload.index, order, ops, settings)
@@ -236,6 +237,8 @@ def _decoding(ops: tuple[Op, ...], settings: DaliSettings) -> tuple[Op, ...]:
 
 
 def _load_by_paddle(setting: LoaderSetting, workload: LoaderWorkload, order: Order) -> Counts:
+    if setting.stage != "disk":
+        workload = workload.with_cache(None)
     ops = workload.ops
     if setting.stage == "hand-over":
         settings = PaddleSettings(setting.workers, workload.split.loader.use_shared_memory)

@@ -41,6 +41,7 @@ class LoaderWorkload:
         images: Number of samples that are used.
         card: GPU as NVML reports it; None on a CPU, or if NVML does not report the GPU.
         reader: Function that adds one of DALI's readers to a pipeline; None to read files.
+        chain: Operations of the samples, if these are not image files; None for those of the split.
     """
 
     split: Split
@@ -51,6 +52,7 @@ class LoaderWorkload:
     images: int
     card: Card | None = None
     reader: Callable[[], Any] | None = None
+    chain: tuple[Op, ...] | None = None
 
     @property
     def batch_size(self) -> int:
@@ -89,7 +91,21 @@ class LoaderWorkload:
     @cached_property
     def ops(self) -> tuple[Op, ...]:
         """Transforms of the split, as operations that can be run."""
-        return plan_chain(self.split.dataset.transform_ops, self.layout)
+        return self.chain or plan_chain(self.split.dataset.transform_ops, self.layout)
+
+    def with_cache(self, settings: DaliSettings | None) -> LoaderWorkload:
+        """Returns the workload with the decoded images of ``DataLoader.Train.cache``, if it is set.
+
+        Args:
+            settings: Settings of DALI; None for ``paddle.io``.
+        """
+        if self.split.cache is None:
+            return self
+        from ppcls.data.image_cache.opening import CacheRequest, open_cache
+
+        request = CacheRequest(self.split.cache, "DataLoader.Train.cache")
+        index, chain = open_cache(self.index, self.ops, request, settings)
+        return replace(self, index=index, chain=chain)
 
     def draws(self, position: int) -> NDArray[np.float32]:
         """Returns the random numbers for the transforms of an image in the first epoch."""

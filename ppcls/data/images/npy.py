@@ -14,6 +14,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.transforms.specs.basic import DecodeNumpy
 
 _MAX_HEADER = 10_000  # bytes, NumPy's own limit
+_PREFIX = 12  # bytes in front of the header
 
 
 def read_npy_header(spec: DecodeNumpy, encoded: Any) -> tuple[int, int, int]:
@@ -32,7 +33,7 @@ def read_npy_header(spec: DecodeNumpy, encoded: Any) -> tuple[int, int, int]:
     """
     if not len(encoded):
         raise DecodeError("the file is empty")
-    file = io.BytesIO(encoded)
+    file = io.BytesIO(bytes(memoryview(encoded)[: _MAX_HEADER + _PREFIX]))  # not the values
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

@@ -56,10 +56,14 @@ class OrderedLoader:
         index: The samples.
         order: Order of the samples.
         quarantine: Collects the bad images, which the loader skips; None if the first bad image ends the run.
+
+    Attributes:
+        index: The samples, without the cache of decoded images.
     """
 
     def __init__(self, index: Index, order: Order, quarantine: Quarantine | None) -> None:
-        self.index = index
+        self._encoded = index
+        self.index: Index = getattr(index, "original", index)
         self.order = order
         self.quarantine = quarantine
         self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)

@@ -78,6 +78,8 @@ class Transform(Component, registry=TRANSFORMS):
         label_key: Name of the label that the transform draws, for `CustomLabelDataset`; "" for none.
         label_count: Number of these labels.
         decodes_images: Whether the transform decodes image files. Data sets can also store arrays.
+        is_cached: Whether a cache may keep the result: an image always has the same pixels after it, and they
+            are not larger than before.
         uses_window: Whether the transform uses only a random window of an image. A decoder can then skip the
             rest of the image.
     """
@@ -86,6 +88,7 @@ class Transform(Component, registry=TRANSFORMS):
     label_key: ClassVar[str] = ""
     label_count: ClassVar[int] = 0
     decodes_images: ClassVar[bool] = False
+    is_cached: ClassVar[bool] = False
     uses_window: ClassVar[bool] = False
 
     @property

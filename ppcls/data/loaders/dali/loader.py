@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import paddle
+from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 
@@ -283,7 +285,7 @@ class DaliLoader(OrderedLoader):
     def _find_bad(self, under_way: list[Cursor], error: Exception) -> dict[int, str]:
         """Returns the positions and reasons of bad images in batches, one of which failed with ``error``."""
         batches = [self._plan.at(cursor).indices.tolist() for cursor in under_way]
-        bad = find_undecodable(self.index, self._decoder, chain.from_iterable(batches))
+        bad = find_undecodable(self._encoded, self._decoder, chain.from_iterable(batches))
         starved = is_memory_error(error)
         if not bad and (isinstance(error, DecodeError) or is_image_error(str(error)) or starved):
             for batch in batches:
@@ -300,12 +302,40 @@ class DaliLoader(OrderedLoader):
         order = Order(ListSampler(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
         settings = replace(self._settings, prefetch=1)
         try:
-            DaliLoader(self.index, order, self._unfused, settings, self._sizes)._take(Cursor())
+            DaliLoader(self._encoded, order, self._unfused, settings, self._sizes)._take(Cursor())
         except (RuntimeError, DecodeError) as error:
             return str(error)
         except MemoryError:
             return "std::bad_alloc"
         return None
+
+    @classmethod
+    def run_once(
+        cls, index: Index, positions: Sequence[int], ops: Sequence[Op], settings: DaliSettings
+    ) -> list[NDArray[Any]]:
+        """Returns the images of samples after a chain that runs on the CPU, whatever their sizes.
+
+        Args:
+            index: The samples.
+            positions: Positions of the samples.
+            ops: Chain without random transforms.
+            settings: Settings of DALI.
+
+        Raises:
+            RuntimeError, DecodeError, MemoryError: An image can't be read or decoded.
+        """
+        order = Order(ListSampler(tuple(positions)), batch_size=len(positions))
+        graph = cls(index, order, ops, settings).graph()
+        pipes = PipeUnblocker(index, [graph.input.reader])
+        try:
+            graph.pipeline.build()
+            with pipes.waiting():
+                images, _ = graph.pipeline.run()
+            return [np.array(images[row]) for row in range(len(positions))]
+        finally:
+            pipes.close()
+            shut_down(graph.pipeline)
+            graph.input.close()
 
     def release(self) -> None:
         """Ends all pipelines and frees their memory. The next iteration rebuilds them."""
@@ -326,8 +356,8 @@ class DaliLoader(OrderedLoader):
         settings = self._settings.per_pipeline()
         stride = self._settings.pipelines
         pool = ThreadPoolExecutor(max_workers=self._settings.python_threads)
-        reader = build_reader(self.index, self._plan, settings, self._decoder, pool, stride)
-        source = PipelineInput(self.index, self._plan, self._ops, self._sizes, reader, pool)
+        reader = build_reader(self._encoded, self._plan, settings, self._decoder, pool, stride)
+        source = PipelineInput(self._encoded, self._plan, self._ops, self._sizes, reader, pool)
         pipeline = Pipeline(
             batch_size=self.order.batch_size,
             num_threads=settings.threads,
@@ -352,7 +382,7 @@ class DaliLoader(OrderedLoader):
     def _build(self) -> None:
         settings = self._settings
         readers = list[Reader]()
-        self._pipes = PipeUnblocker(self.index, readers)
+        self._pipes = PipeUnblocker(self._encoded, readers)
         with settings.on_cores():
             for _ in range(settings.pipelines):
                 graph = self.graph()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -24,6 +24,7 @@ from ppcls.data.transforms.specs.basic import (
     ResizeImage,
     ToCHWImage,
 )
+from ppcls.data.transforms.specs.decisions import count_decisions
 from ppcls.data.transforms.specs.fuse import (
     CropFlipNormalize,
     DecodeCropFlipNormalize,
@@ -61,7 +62,7 @@ def decode_image(spec: DecodeImage, node: Any, context: LoweringContext) -> Node
 @lower.register
 def decode_numpy(spec: DecodeNumpy, node: Any, context: LoweringContext) -> Node:
     # The values of the array are at the end of the file.
-    (shape,) = context.decisions
+    shape, *_ = context.decisions
     length = shape[0] * shape[1] * (spec.channels * np.dtype(spec.dtype).itemsize)
     begin = fn.cast(node.shape(device="cpu")[0], dtype=types.INT32) - length
     values = fn.slice(node, start=fn.reshape(begin, shape=[1]), axes=[0])
@@ -130,13 +131,21 @@ def rand_crop_image(spec: RandCropImage, node: Any, context: LoweringContext) ->
 
 
 def _decode_window(spec: DecodeRandCrop, node: Node, context: LoweringContext) -> Node:
-    options = {**_window(context), **_decoder_options(spec.decode, context)}
+    """Adds the decoded window. Its decisions follow those of the decoder, see `_of_crop`."""
+    if not spec.decode.decodes_images:
+        return fn.slice(lower(spec.decode, node, context), **_window(_of_crop(spec, context)))
+    options = {**_window(context), **_decoder_options(cast(DecodeImage, spec.decode), context)}
     return context.to_device(fn.decoders.image_slice(node, **options))
+
+
+def _of_crop(spec: DecodeRandCrop, context: LoweringContext) -> LoweringContext:
+    """Returns the context with the decisions from the crop on."""
+    return replace(context, decisions=context.decisions[count_decisions(spec.decode) :])
 
 
 @lower.register
 def decode_rand_crop(spec: DecodeRandCrop, node: Any, context: LoweringContext) -> Node:
-    return _resize(spec.crop, _decode_window(spec, node, context), context)
+    return _resize(spec.crop, _decode_window(spec, node, context), _of_crop(spec, context))
 
 
 @lower.register

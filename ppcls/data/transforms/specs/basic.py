@@ -74,6 +74,7 @@ class DecodeImage(Decoder):
     """Decodes JPEG, PNG, TIFF, BMP, WebP or JPEG 2000 and applies the EXIF orientation."""
 
     decodes_images: ClassVar[bool] = True
+    is_cached: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = {
         "backend": "the loader chooses the decoder",
         "to_np": "transforms always receive arrays",
@@ -157,6 +158,7 @@ class ResizeImage(_ResamplingTransform):
     """Resizes images to ``size``, or so that their shorter side has the length ``resize_short``."""
 
     ignored: ClassVar[Mapping[str, str]] = {"return_numpy": "images are arrays"}
+    is_cached: ClassVar[bool] = True
     size: Size | None = None
     """Side of square images, or [width, height], in pixels. Set either `size` or `resize_short`."""
     resize_short: Side | None = None
@@ -203,6 +205,7 @@ def scale_to_short_side(sides: Sides, short: int) -> Sides:
 class CropImage(Transform):
     """Crops the centre. If an odd number of pixels is removed, one more is removed at the right or bottom."""
 
+    is_cached: ClassVar[bool] = True
     size: Size
     """Side of a square crop, or [width, height], in pixels."""
 

@@ -18,6 +18,7 @@ from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.data.transforms.specs.basic import (
     CropImage,
     DecodeImage,
+    DecodeNumpy,
     NormalizeImage,
     RandCropImage,
     RandFlipImage,
@@ -85,7 +86,7 @@ def sides_after_parts(spec: FusedTransform, sides: Sides, decisions: Decisions) 
 class DecodeRandCrop(FusedTransform, abstract=True):
     """Decodes only the window of a random crop, and resizes it."""
 
-    decode: DecodeImage
+    decode: DecodeImage | DecodeNumpy
     crop: RandCropImage
 
     def resized(self, size: int) -> DecodeRandCrop:
@@ -120,13 +121,21 @@ def fuse(ops: Sequence[Op], *, decode_window: bool = True, by_opencv: bool = Fal
             faster on a CPU.
     """
     # In this order, because the last function recognizes the results of the others.
-    fused = _fuse_normalize(_fuse_decode(tuple(ops)) if decode_window else tuple(ops))
+    fused = _fuse_normalize(_fuse_decode(tuple(ops), arrays=by_opencv) if decode_window else tuple(ops))
     return _fuse_planes(fused) if by_opencv else fused
 
 
-def _fuse_decode(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+def _fuse_decode(ops: tuple[Op, ...], *, arrays: bool) -> tuple[Op, ...]:
+    """Fuses a decoder with a random crop.
+
+    Args:
+        arrays: Whether to do this for arrays too. On a GPU, a whole array is copied to the device anyway.
+    """
     match [op.spec for op in ops[:2]]:
-        case [DecodeImage(expected_size=None) as decode, RandCropImage() as crop]:
+        case [
+            (DecodeImage(expected_size=None) | DecodeNumpy(expected_size=None)) as decode,
+            RandCropImage() as crop,
+        ] if arrays or isinstance(decode, DecodeImage):
             fused = DecodeRandCrop(decode=decode, crop=crop)
             return Op(fused, ops[1].slot, _positions(ops[:2])), *ops[2:]
     return ops
@@ -154,7 +163,12 @@ def _fuse_normalize(ops: tuple[Op, ...]) -> tuple[Op, ...]:
 def _fuse_planes(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     match [op.spec for op in ops]:
         case [
-            DecodeRandCrop(decode=DecodeImage(channels=3, dtype="uint8") as decode, crop=crop),
+            DecodeRandCrop(
+                decode=(
+                    DecodeImage(channels=3, dtype="uint8") | DecodeNumpy(channels=3, dtype="uint8")
+                ) as decode,
+                crop=crop,
+            ),
             CropFlipNormalize(
                 crop=None,
                 flip=RandFlipImage() as flip,

@@ -1,0 +1,1 @@
+"""A cache of decoded images for all processes of a machine: ``DataLoader.Train.cache``."""

@@ -1,0 +1,215 @@
+"""A data set whose images are decoded once per machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppcls.data.image_cache.decoding import Decode, estimate_pixels, state_after
+from ppcls.data.image_cache.place import (
+    CacheKind,
+    caches_folder,
+    filling,
+    free_bytes,
+    remove_unused,
+    use,
+)
+from ppcls.data.image_cache.store import CachedImage, ImageStore, entry_bytes
+from ppcls.data.images.header import DecodeError
+from ppcls.data.index.files import FileIndex
+from ppcls.data.transforms.numpy_ops.chain import run
+from ppcls.data.transforms.specs import Op
+from ppcls.errors import UserError
+from ppcls.files import print_error
+
+_FORMAT = 1
+_CHUNK = 256  # images that are decoded and stored together
+_SAMPLE = 500  # images from whose headers the size of the cache is estimated
+_MARGIN = 1.05  # the estimate may be too small
+_REPORT = 30.0  # seconds between two lines about the progress
+_CHECKED = "checked"  # file whose time is that of the last comparison with the image files
+_NO_DRAWS = np.zeros(0, np.float32)
+
+
+class CachedIndex:
+    """Implements `ppcls.data.index.protocol.Index` for decoded images, which are read as ``.npy`` files.
+
+    Args:
+        original: The image files.
+        ops: Chain that was run before the images were stored.
+        store: The stored images.
+    """
+
+    def __init__(self, original: FileIndex, ops: Sequence[Op], store: ImageStore) -> None:
+        self.original = original
+        self._ops = ops
+        self._store = store
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """Labels. See `ppcls.data.index.protocol.Index`."""
+        return self.original.labels
+
+    @property
+    def source(self) -> Path:
+        """List file or folder of the samples, for messages."""
+        return self.original.source
+
+    def __len__(self) -> int:
+        return len(self.original)
+
+    def name(self, position: int) -> str:
+        """Returns the path of the image file, for messages."""
+        return self.original.name(position)
+
+    def where(self, position: int) -> str:
+        """Returns the location of a sample in its list, for messages."""
+        return self.original.where(position)
+
+    def read(self, position: int) -> memoryview:
+        """Returns a decoded image as the content of an ``.npy`` file.
+
+        Raises:
+            DecodeError: The image file is bad.
+        """
+        if (stored := self._store.read(position)) is not None:
+            return stored
+        try:
+            run(self._ops, self.original.read(position), _NO_DRAWS)
+        except ValueError as error:
+            raise DecodeError(str(error)) from None
+        raise DecodeError("the decoder of the cache rejected this image; save it again as a JPEG or PNG")
+
+
+class ImageCache:
+    """The cache of a data set.
+
+    Args:
+        kind: Where to store the images.
+        key: Key of the config that enables the cache, for messages.
+        index: The image files.
+        ops: Chain to run before the images are stored.
+        decoder: Text that names the decoder with its version and options.
+    """
+
+    def __init__(self, kind: CacheKind, key: str, index: FileIndex, ops: Sequence[Op], decoder: str) -> None:
+        self._kind = kind
+        self._key = key
+        self._index = index
+        self._ops = ops
+        self._folder = caches_folder(kind) / self._token(decoder)
+
+    def open(self, decode: Decode, wait: Callable[[], None]) -> CachedIndex:
+        """Returns the cached data set. One process of the machine decodes the images that are missing.
+
+        Args:
+            decode: Decodes images.
+            wait: Function to call repeatedly while images are decoded.
+
+        Raises:
+            UserError: The images do not fit into the memory or on the disk, or the folder can't be written.
+        """
+        start = time.time_ns()
+        use(self._folder, self._kind)
+        with filling(self._folder, wait) as waited:
+            store = ImageStore(self._folder, len(self._index))
+            if not (waited and self._checked_since(start)):
+                missing = self._find_missing(store)
+                if len(missing):
+                    self._fill(store, missing, decode, wait)
+                (self._folder / _CHECKED).touch()
+            store.map()
+        return CachedIndex(self._index, self._ops, store)
+
+    def _token(self, decoder: str) -> str:
+        """Returns the name of the folder, which depends on the files, the transforms and the decoder."""
+        chain = [[op.spec.kind, op.spec.model_dump(mode="json")] for op in self._ops]
+        text = json.dumps([_FORMAT, os.fsdecode(os.path.realpath(self._index.root)), chain, decoder])
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12)
+        digest.update(np.ascontiguousarray(self._index.paths).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def _checked_since(self, start: int) -> bool:
+        """Returns whether another process has compared the cache with the files since a time in ns."""
+        try:
+            return (self._folder / _CHECKED).stat().st_mtime_ns >= start
+        except FileNotFoundError:
+            return False
+
+    def _find_missing(self, store: ImageStore) -> NDArray[np.int64]:
+        """Returns the positions of the images that are missing or whose files have changed."""
+        states = np.array([_file_state(self._index.path(at)) for at in range(len(self._index))], np.int64)
+        return np.flatnonzero((states != store.states).any(axis=1))
+
+    def _fill(
+        self, store: ImageStore, missing: NDArray[np.int64], decode: Decode, wait: Callable[[], None]
+    ) -> None:
+        need = self._estimate(missing)
+        if self._kind == "memory" and need > free_bytes(self._folder, self._kind):
+            remove_unused(self._folder)
+        self._check_room(need, len(missing))
+        started = shown = time.monotonic()
+        print_error(
+            f"{self._key}: decoding {len(missing):,} images, which need {need / 1e9:.2f} GB, into "
+            f"{self._folder}"
+        )
+        for begin in range(0, len(missing), _CHUNK):
+            wait()
+            positions = missing[begin : begin + _CHUNK].tolist()
+            states = [_file_state(self._index.path(at)) for at in positions]
+            decoded = zip(positions, decode(positions), states, strict=True)
+            # Bad images are tried again at the next start, because the disk may have failed for a moment.
+            images = [CachedImage(at, pixels, state) for at, pixels, state in decoded if pixels is not None]
+            try:
+                store.append(images)
+            except OSError as error:
+                raise self._full(f"{error.strerror}", len(missing) - begin) from None
+            if time.monotonic() - shown > _REPORT:
+                shown = time.monotonic()
+                print_error(f"{self._key}: {begin + len(positions):,} of {len(missing):,} images are decoded")
+        print_error(
+            f"{self._key}: {len(missing):,} images are decoded in {time.monotonic() - started:.1f} s; "
+            f"the cache has {store.size / 1e9:.2f} GB"
+        )
+
+    def _estimate(self, missing: NDArray[np.int64]) -> int:
+        """Returns the number of bytes of missing images, from the headers of up to 500 of them."""
+        count = min(len(missing), _SAMPLE)
+        chosen = missing[np.linspace(0, len(missing) - 1, count).astype(np.int64)].tolist()
+        state = state_after(self._ops)
+        sizes = [
+            entry_bytes(estimate_pixels(self._index, self._ops, at), state.channels, state.dtype)
+            for at in chosen
+        ]
+        mean = sum(sizes) / count
+        return int(len(missing) * mean * (1.0 if count == len(missing) else _MARGIN))
+
+    def _check_room(self, need: int, count: int) -> None:
+        """Raises `UserError` if the images do not fit."""
+        free = free_bytes(self._folder, self._kind)
+        if need > free:
+            raise self._full(f"they need {need / 1e9:.2f} GB, but {free / 1e9:.2f} GB are free", count)
+
+    def _full(self, reason: str, count: int) -> UserError:
+        other = "set it to disk" if self._kind == "memory" else "set PPCLS_HOME to a larger disk"
+        return UserError(
+            f"{self._key}: can't store {count:,} decoded images in {self._folder}: {reason}; {other}, shrink "
+            "the images with `ppcls dataset shrink`, or remove this key"
+        )
+
+
+def _file_state(path: bytes) -> tuple[int, int]:
+    """Returns time of the last change in ns and size of a file; zeros if it is missing."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - bytes
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size

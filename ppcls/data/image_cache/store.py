@@ -1,0 +1,163 @@
+"""Decoded images in two files, to which images are only appended.
+
+Decisions:
+- ``pixels`` has the images as ``.npy`` files, one after the other. ``journal`` has one record per image. A
+  record is written when the pixels are on the disk, so each valid record has its pixels, also after a kill or
+  a power failure. What is in ``pixels`` after the last record is overwritten.
+- All processes map ``pixels`` into memory and share it. Like every mapped file, it must not be truncated by
+  another program.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+_FIELDS = 5  # numbers of a record without its sum
+_RECORD = 8 * (_FIELDS + 1)  # bytes
+_FACTORS = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5, 0x85EBCA77C2B2AE63],
+    np.uint64,
+)
+HEADER = 128  # bytes of the header of an image
+
+
+class CachedImage(NamedTuple):
+    """An image to store.
+
+    Attributes:
+        position: Position of the image in the data set.
+        pixels: [H, W, C].
+        state: State of the file from which it was decoded: time of its last change in ns, and its size.
+    """
+
+    position: int
+    pixels: Array
+    state: tuple[int, int]
+
+
+class ImageStore:
+    """Reads and writes the decoded images in a folder.
+
+    Args:
+        folder: The folder, which must exist.
+        count: Number of images of the data set.
+
+    Attributes:
+        states: [N, 2] int64, state of the file from which each image was decoded; -1 for a missing image.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._pixels = folder / "pixels"
+        self._journal = folder / "journal"
+        self._places = np.zeros((count, 2), np.int64)  # offset and size; 0 bytes for a missing image
+        self.states = np.full((count, 2), -1, np.int64)
+        self._end = 0  # of the valid pixels
+        self._map: mmap.mmap | None = None
+        self._load()
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of all images, including those that were replaced."""
+        return self._end
+
+    def append(self, images: Iterable[CachedImage]) -> None:
+        """Stores images. Those that are stored already are replaced.
+
+        Raises:
+            OSError: The disk or the memory is full.
+        """
+        records = []
+        with self._open(self._pixels) as file:
+            file.seek(self._end)
+            end = self._end
+            for image in images:
+                header = _header(image.pixels)
+                content = np.ascontiguousarray(image.pixels).reshape(-1).view(np.uint8)
+                file.write(header)
+                file.write(content.data)
+                size = len(header) + content.nbytes
+                records.append((image.position, end, size, *image.state))
+                end += size
+            file.flush()
+            os.fdatasync(file.fileno())
+        if not records:
+            return
+        values = np.array(records, np.int64)
+        with self._open(self._journal) as journal:
+            journal.seek(0, os.SEEK_END)
+            journal.write(np.column_stack([values, _sums(values)]).tobytes())
+            journal.flush()
+            os.fdatasync(journal.fileno())
+        self._add(values)
+
+    def map(self) -> None:
+        """Maps the images into memory."""
+        with self._open(self._pixels) as file:
+            self._map = mmap.mmap(file.fileno(), self._end, access=mmap.ACCESS_READ) if self._end else None
+
+    def read(self, position: int) -> memoryview | None:
+        """Returns an image as the content of an ``.npy`` file; None for one that is missing."""
+        offset, size = self._places[position].tolist()
+        return memoryview(self._map)[offset : offset + size] if self._map is not None and size else None
+
+    @staticmethod
+    def _open(path: Path) -> io.BufferedRandom:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
+
+    def _load(self) -> None:
+        """Reads the journal up to the first invalid record."""
+        with self._open(self._journal) as journal, self._open(self._pixels) as pixels:
+            data = journal.read()
+            length = os.fstat(pixels.fileno()).st_size
+            values = np.frombuffer(data[: len(data) // _RECORD * _RECORD], np.int64)
+            records = values.reshape(-1, _FIELDS + 1)
+            position, offset, size = records[:, 0], records[:, 1], records[:, 2]
+            valid = (
+                (records[:, _FIELDS] == _sums(records[:, :_FIELDS]))
+                & (position >= 0)
+                & (position < len(self._places))
+                & (offset >= 0)
+                & (size > 0)
+                & (size <= length)
+                & (offset <= length - size)
+            )
+            kept = len(records) if valid.all() else int(valid.argmin())
+            journal.truncate(kept * _RECORD)
+            self._add(records[:kept, :_FIELDS])
+
+    def _add(self, records: NDArray[np.int64]) -> None:
+        if not len(records):
+            return
+        self._places[records[:, 0]] = records[:, 1:3]
+        self.states[records[:, 0]] = records[:, 3:5]
+        self._end = max(self._end, int((records[:, 1] + records[:, 2]).max()))
+
+
+def entry_bytes(pixels: int, channels: int, dtype: str) -> int:
+    """Returns the number of bytes that an image of a number of pixels needs in a store."""
+    return HEADER + pixels * channels * np.dtype(dtype).itemsize
+
+
+def _header(pixels: Array) -> bytes:
+    file = io.BytesIO()
+    npy.write_array_header_1_0(
+        file, {"descr": pixels.dtype.str, "fortran_order": False, "shape": pixels.shape}
+    )
+    return file.getvalue()
+
+
+def _sums(records: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns a sum for each record that shows whether it was written completely."""
+    mixed = (np.ascontiguousarray(records).view(np.uint64) + np.uint64(1)) * _FACTORS
+    mixed ^= mixed >> np.uint64(29)
+    return np.asarray(mixed.sum(axis=1, dtype=np.uint64).view(np.int64))
