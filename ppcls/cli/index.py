@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from ppcls.cli.arguments.options import argument, option, required
 from ppcls.cli.command import CommandGroup, command, write_output
 from ppcls.cli.shared_options import trust_option
 from ppcls.errors import UserError
-from ppcls.files import check_writable
+from ppcls.files import check_writable, one_line
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.deploy.image_index import ImageIndex
@@ -103,6 +104,7 @@ def _build(options: BuildIndexOptions) -> None:
 
     from ppcls.deploy.image_index import ImageIndex, probe_embedding
     from ppcls.deploy.index_folder import create_index
+    from ppcls.runtime.signals import interruptible
     from ppcls.storage.models import model_path
 
     if options.index.exists():
@@ -115,7 +117,8 @@ def _build(options: BuildIndexOptions) -> None:
     probe = probe_embedding(predictor)
     vectors = np.stack(list(embeddings.values()))
     index = ImageIndex(tuple(embeddings), vectors, options.kind, str(model.absolute()), probe)
-    create_index(options.index, index)
+    with interruptible():  # so that SIGTERM leaves no temporary files
+        create_index(options.index, index)
     _print_size(options.index)
     _fail_for(failed)
 
@@ -187,18 +190,23 @@ def _model_of(options: _EmbeddingOptions, index: ImageIndex) -> Path:
     """Returns the path of the model: that of ``--model`` or, without it, that which the index names.
 
     Raises:
-        UserError: It is a config, which may name modules to run, and the user does not trust the index.
+        UserError: It is a config, which may name modules to run, and the user does not trust the index; or
+            it contains characters that control a terminal.
     """
     if options.model is not None:
         from ppcls.storage.models import model_path
 
         return model_path(options.model)
+    shown = one_line(index.model)
+    if shown != index.model:
+        raise UserError(f"{options.index}: names the model {shown}; if this is the model, use --model")
     if not options.trust and Path(index.model).suffix in (".yaml", ".yml"):
         raise UserError(
-            f"{options.index}: names the config {index.model} as its model; if you trust it, use --model "
-            f"{index.model}"
+            f"{options.index}: names the config {shown} as its model; if you trust it, use --model "
+            f"{shlex.quote(shown)}"
         )
-    return Path(index.model)  # never from object storage: an index of a stranger must not start downloads
+    # Not an address of object storage, nor an architecture: an index of a stranger starts no download.
+    return Path(index.model).absolute()
 
 
 def _load(path: Path) -> ImageIndex:

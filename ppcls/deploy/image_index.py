@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
+from ppcls.files import one_line
 from ppcls.metric.functional.reranking import reranked_similarities
 from ppcls.postprocess.results import NearestImages
 
@@ -104,14 +105,15 @@ class ImageIndex:
         if len(probe) == len(self.probe) > 0 and (similarity := float(probe @ self.probe)) < _SAME_MODEL:
             raise UserError(
                 f"{predictor.source.file}: not the model of the index: the embeddings of a test image have "
-                f"the similarity {similarity:.2f}, expected at least {_SAME_MODEL}; use {self.model}"
+                f"the similarity {similarity:.2f}, expected at least {_SAME_MODEL}; use "
+                f"{one_line(self.model)}"
             )
 
     def _check_width(self, width: int, where: str = "") -> None:
         if width != (expected := self.vectors.shape[1]):
             raise UserError(
                 f"{where}returns embeddings of {width} values, but those of the index have {expected}; "
-                f"use the model of the index: {self.model}"
+                f"use the model of the index: {one_line(self.model)}"
             )
 
     @cached_property

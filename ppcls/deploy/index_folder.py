@@ -9,6 +9,9 @@ Decisions:
   there are many, all files are written again under new names, which costs a constant time per removal.
 - A graph of ``hnsw`` can't be extended in its file. It covers the first rows, and the others are compared
   with each query until there are enough of them for a new graph.
+- An index may come from a stranger. Its files may not be links, its database has the tables of ppcls and
+  nothing else, such as a view that computes for hours, and its journal may not name another file, which
+  SQLite would delete.
 """
 
 from __future__ import annotations
@@ -30,11 +33,15 @@ from numpy.typing import NDArray
 from ppcls.deploy.image_index import Floats, ImageIndex, Kind, import_faiss
 from ppcls.deploy.index_file import read_index_file
 from ppcls.errors import UserError
-from ppcls.files import new_folder
+from ppcls.files import new_folder, one_line, open_regular
 
 _DATABASE = "images.sqlite"
 _FORMAT = 1
+_JOURNAL = f"{_DATABASE}-journal"
+_DATABASE_FILES = {_DATABASE, _JOURNAL, f"{_DATABASE}-wal", f"{_DATABASE}-shm"}
 _FLAT_FILE = re.compile(r"(vectors|paths|ends)-\d+|graph-\d+-\d+")
+# The end of a journal that names another file, as SQLite writes it if a transaction changes several databases
+_NAMES_FILE = bytes.fromhex("d9d505f920a163d7")
 _MIN_REMOVED = 1000  # number of removed rows up to which the files are not written again
 _MIN_NEW = 1000  # number of new rows up to which no new graph is built
 _TIMEOUT = 60.0  # seconds to wait for another process that changes the index
@@ -142,6 +149,7 @@ def load_index(path: Path) -> ImageIndex:
         for _ in range(3):  # another process may write all files again meanwhile
             with closing(_connect(path)) as database:
                 database.execute("BEGIN")  # so that both reads see the same state
+                _check_tables(database)
                 about = _read_about(database)
                 rows = database.execute("SELECT row FROM removed ORDER BY row").fetchall()
             try:
@@ -205,7 +213,7 @@ def remove_images(path: Path, removed: Sequence[Path]) -> None:
                 (example,) = database.execute("SELECT path FROM images ORDER BY path LIMIT 1").fetchone()
                 raise UserError(
                     f"{file}: not in the index; expected a path under which an image was added, such as "
-                    f"{os.fsdecode(example)}, or a folder of such paths"
+                    f"{one_line(os.fsdecode(example))}, or a folder of such paths"
                 )
         gone = dict(pair for rows in matches for pair in rows)
         database.executemany("DELETE FROM images WHERE path = ?", [(name,) for name in gone])
@@ -236,6 +244,7 @@ def _change(path: Path) -> Iterator[tuple[Path, sqlite3.Connection]]:
     with _errors_name(path), closing(_connect(path)) as database:
         database.execute("BEGIN IMMEDIATE")  # other processes wait
         try:
+            _check_tables(database)
             before = _read_about(database)
             used = _flat_files(path, before).values()
             for file in path.glob("*-[0-9]*"):  # left by processes that were killed
@@ -429,14 +438,55 @@ def _connect(folder: Path, mode: Literal["rw", "rwc"] = "rw") -> sqlite3.Connect
     """Opens the database of a folder, which may be read-only.
 
     Args:
+        folder: Folder of the index.
         mode: ``rwc`` to create the database.
+
+    Raises:
+        UserError: See `_check_files`.
     """
+    if mode == "rw":
+        _check_files(folder)
     address = f"file:{quote(os.fsencode((folder / _DATABASE).absolute()))}?mode={mode}"
     database = sqlite3.connect(address, timeout=_TIMEOUT, isolation_level=None, uri=True)
     # The file may be of a stranger.
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA cell_size_check = ON")
     return database
+
+
+def _check_files(folder: Path) -> None:
+    """Checks that the files of an index are its own.
+
+    Raises:
+        UserError: A file is a link, or something else than a regular file; or the journal names a file.
+    """
+    for file in folder.iterdir():
+        known = file.name in _DATABASE_FILES or _FLAT_FILE.fullmatch(file.name)
+        if known and (file.is_symlink() or (file.exists() and not file.is_file())):
+            raise UserError(
+                f"{file}: expected a file, found a link, a folder or a device; copy the index again"
+            )
+    try:
+        with open_regular(folder / _JOURNAL) as journal:
+            size = os.fstat(journal.fileno()).st_size
+            journal.seek(max(0, size - len(_NAMES_FILE)))
+            if journal.read() == _NAMES_FILE:
+                raise UserError(
+                    f"{folder / _JOURNAL}: names another file, which SQLite would delete; remove it"
+                )
+    except FileNotFoundError:  # no change was interrupted
+        pass
+
+
+def _check_tables(database: sqlite3.Connection) -> None:
+    """Raises a ValueError if the database contains anything else than the tables of an index."""
+    statements = (sql for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    found = sorted(" ".join(sql.split()) for sql in statements)
+    expected = sorted(" ".join(sql.split()) for sql in _SCHEMA.split(";") if sql.strip())
+    if found != expected:
+        raise ValueError(
+            f"expected the tables of an index, found {len(found)} other tables, views or triggers"
+        )
 
 
 def _read_about(database: sqlite3.Connection, *, new: bool = False) -> _About:

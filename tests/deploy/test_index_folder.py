@@ -6,11 +6,13 @@ import gc
 import os
 import shutil
 import signal
+import sqlite3
+import struct
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +277,88 @@ def test_embeddings_that_do_not_fit_change_nothing(tmp_path: Path, wrong: np.nda
     with pytest.raises(UserError, match="expected finite embeddings of 4 values"):
         add_images(folder, {Path("b"): wrong})
     assert list(load_index(folder).files) == [Path("a")]
+
+
+USES: dict[str, Callable[[Path], object]] = {
+    "search": load_index,
+    "add": lambda folder: add_images(folder, {Path("new"): vectors_of(1, 4)[0]}),
+    "remove": lambda folder: remove_images(folder, [Path("0.jpg")]),
+}
+PARTS = ["images.sqlite", "images.sqlite-journal", "vectors-0", "paths-0", "ends-0"]
+
+
+def stranger(folder: Path) -> Path:
+    create_index(folder, ImageIndex([Path(f"{at}.jpg") for at in range(40)], vectors_of(40, 4)))
+    return folder
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", ["link", "folder"])
+@pytest.mark.parametrize("part", PARTS)
+def test_files_of_an_index_are_in_its_folder(part: str, kind: str, use: str, tmp_path: Path) -> None:
+    folder = stranger(tmp_path / "x.index")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret" * 1000)
+    content = secret.read_bytes()
+    if part != "images.sqlite-journal":
+        secret.write_bytes(content := (folder / part).read_bytes())
+        (folder / part).unlink()
+    if kind == "link":
+        (folder / part).symlink_to(secret)
+    else:
+        (folder / part).mkdir()
+    with pytest.raises(UserError, match=f"{part}: expected a file, found a link, a folder or a device"):
+        USES[use](folder)
+    assert secret.read_bytes() == content
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("use", USES)
+def test_journal_of_an_index_does_not_delete_a_file(use: str, tmp_path: Path) -> None:
+    """SQLite deletes the file that an interrupted change of several databases names."""
+    folder = stranger(tmp_path / "x.index")
+    database = folder / "images.sqlite"
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE about SET probe = zeroblob(100000)")
+        files = {name: (folder / name).read_bytes() for name in ("images.sqlite", "images.sqlite-journal")}
+        connection.execute("ROLLBACK")
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    other = shutil.copytree(folder, tmp_path / "interrupted")
+    USES[use](other)  # is repaired
+    assert not (other / "images.sqlite-journal").exists()
+    mine = tmp_path / "mine"
+    mine.touch()
+    name = os.fsencode(mine)
+    end = struct.pack(">II", len(name), sum(name)) + bytes.fromhex("d9d505f920a163d7")
+    with (folder / "images.sqlite-journal").open("ab") as journal:
+        journal.write(struct.pack(">I", (1 << 30) // 4096 + 1) + name + end)
+    with pytest.raises(UserError, match="sqlite-journal: names another file, which SQLite would delete"):
+        USES[use](folder)
+    assert mine.exists()
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE about RENAME TO old; CREATE VIEW about AS WITH RECURSIVE n(i) AS "
+        "(SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT old.* FROM old, n WHERE i < 0",
+        "CREATE TRIGGER t AFTER INSERT ON images BEGIN DELETE FROM images; END",
+        "DROP TABLE removed; CREATE TABLE removed (row INTEGER PRIMARY KEY, x AS (row / 0))",
+        "CREATE INDEX i ON images (row)",
+    ],
+)
+def test_database_of_an_index_runs_no_statements_of_a_stranger(change: str, use: str, tmp_path: Path) -> None:
+    folder = stranger(tmp_path / "x.index")
+    with closing(sqlite3.connect(folder / "images.sqlite")) as connection:
+        connection.executescript(change)
+    with pytest.raises(UserError, match="expected the tables of an index, found"):
+        USES[use](folder)
 
 
 @pytest.mark.hostile
