@@ -20,6 +20,7 @@ from ppcls.commands import command_line
 from ppcls.data.index.arrays.list_line import read_delimiter
 from ppcls.errors import UserError
 from ppcls.files import print_error
+from ppcls.runtime.signals import interruptible
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from rich.progress import Progress
@@ -206,9 +207,11 @@ def dataset_command(
     def decorate(function: Callable[[O], None]) -> Command[O]:
         def run(options: O) -> None:
             try:
-                function(options)
+                with interruptible():
+                    function(options)
             except KeyboardInterrupt as interrupt:
-                raise KeyboardInterrupt(*(interrupt.args or (interrupted,))) from None
+                interrupt.args = interrupt.args or (interrupted,)
+                raise interrupt from None
             except OSError as error:
                 if error.errno is None:
                     raise UserError(str(error)) from None
@@ -337,18 +340,17 @@ def split(options: SplitOptions) -> None:
 
 def _find_duplicate_groups(index: FileIndex, names: Sequence[str], options: SplitOptions) -> list[list[int]]:
     """Returns the positions of images that are duplicates of each other, and reports their number."""
-    import tempfile
-
     from ppcls.cli.dataset_audit import audit_progress, find_audit_model
     from ppcls.dataset_tools.audit import AuditSource, find_duplicate_groups
+    from ppcls.files.temporary import temporary_folder
     from ppcls.runtime.hardware import usable_cores
 
     if index.labels.ndim > 1:
         raise UserError(f"{options.source}: --group-duplicates needs one label per image")
     source = AuditSource(index, tuple(names), [""] * len(index))
     model = find_audit_model(options.model, index, trust=options.trust)
-    with tempfile.TemporaryDirectory() as folder, audit_progress() as stages:
-        groups = find_duplicate_groups(source, model, Path(folder), usable_cores(), stages)
+    with temporary_folder("duplicates") as folder, audit_progress() as stages:
+        groups = find_duplicate_groups(source, model, folder, usable_cores(), stages)
     images = sum(map(len, groups))
     write_output(f"{len(groups)} groups of duplicates with {images} images stay in the same list\n")
     return groups

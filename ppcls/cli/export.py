@@ -136,6 +136,13 @@ class ExportOptions(ModelOptions):
 @command("export", ExportOptions)
 def export(options: ExportOptions) -> None:
     """Exports a model for other programs to ``Global.save_inference_dir``."""
+    from ppcls.runtime.signals import interruptible
+
+    with interruptible():  # so that SIGTERM leaves no temporary files
+        _export(options)
+
+
+def _export(options: ExportOptions) -> None:
     weights = options.pdparams or options.safetensors
     if weights is not None:
         _export_weights(options, weights)
@@ -370,15 +377,17 @@ class VerifyOptions:
 def verify(options: VerifyOptions) -> None:
     """Checks a bundle, and prints the result."""
     from ppcls.deploy.bundle.archive import extract, opened_bundle
+    from ppcls.runtime.signals import interruptible
 
-    if options.extract is not None:
-        if options.bundle.is_dir():
-            raise UserError(f"--extract: {options.bundle} is a folder; expected a zip file")
-        extract(options.bundle, options.extract)
-        _verify(options, options.extract)
-        return
-    with opened_bundle(options.bundle) as folder:
-        _verify(options, folder)
+    with interruptible():  # so that SIGTERM leaves no temporary files
+        if options.extract is not None:
+            if options.bundle.is_dir():
+                raise UserError(f"--extract: {options.bundle} is a folder; expected a zip file")
+            extract(options.bundle, options.extract)
+            _verify(options, options.extract)
+            return
+        with opened_bundle(options.bundle) as folder:
+            _verify(options, folder)
 
 
 def _verify(options: VerifyOptions, folder: Path) -> None:
@@ -398,7 +407,8 @@ def _verify(options: VerifyOptions, folder: Path) -> None:
         model = load_stages(file, bundle.model, options.engine)
         report = verify_model(folder, bundle, model, stages)
         engine = model.name
-    lines = "".join(f"[Verify] {line}\n" for line in (f"{bundle.model.name}, {engine}", *report.lines()))
+    name = one_line(bundle.model.name)
+    lines = "".join(f"[Verify] {line}\n" for line in (f"{name}, {engine}", *report.lines()))
     write_output(lines)
     if not report.passed:
         raise VerificationError(str(report))

@@ -23,29 +23,85 @@ from ppcls.files import print_error
 
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 _CLOSE = 0  # not the number of any signal
+_GRACE = 10.0  # seconds until a process ends whose main thread does not react to a signal
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Returns a context in which SIGTERM and SIGHUP raise `SignalInterrupt` in the main thread."""
+    """Returns a context in which SIGTERM and SIGHUP raise `SignalInterrupt` in the main thread.
+
+    Thus commands remove their temporary files. If the main thread does not react within ten seconds, such as
+    in C++ code that hangs, the process ends.
+    """
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
     process = os.getpid()
 
+    reacted = threading.Event()
+
     def interrupt(number: int, _frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked worker of a loader ends without a report
             os._exit(128 + number)
+        reacted.set()
         raise SignalInterrupt(number)
+
+    def end_if_stuck(number: int) -> None:
+        if number in previous and not reacted.wait(_GRACE):
+            os._exit(128 + number)
 
     # A process that nohup started ignores SIGHUP, and must continue to do so.
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, interrupt) for number in numbers}
+    reader = _SignalReader(end_if_stuck)
+    reader.start()
     try:
         yield
     finally:
+        reacted.set()
+        reader.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+class _SignalReader:
+    """Calls a function in a thread for each signal that has a Python handler.
+
+    Python's C handler writes the number of the signal to a socket, also while the main thread waits in C++.
+
+    Args:
+        receive: Function of the number of a signal.
+    """
+
+    def __init__(self, receive: Callable[[int], None]) -> None:
+        self._receive = receive
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._previous = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._is_open = True
+        self._thread = threading.Thread(target=self._read, name="signals", daemon=True)
+        os.register_at_fork(after_in_child=self._reset_in_child)
+
+    def start(self) -> None:
+        """Starts the thread, when all handlers are installed. Signals that came before are not lost."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Restores the previous descriptor, and ends the thread."""
+        self._is_open = False
+        signal.set_wakeup_fd(self._previous)
+        self._writer.send(bytes([_CLOSE]))
+        self._thread.join()
+        self._writer.close()
+        self._reader.close()
+
+    def _read(self) -> None:
+        while (number := self._reader.recv(1)[0]) != _CLOSE:
+            self._receive(number)
+
+    def _reset_in_child(self) -> None:
+        if self._is_open and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
 
 
 @contextmanager
@@ -166,43 +222,30 @@ class _SignalHandlers:
 
     def __init__(self, requests: SignalRequests, numbers: Sequence[int], embedded: bool) -> None:
         self._requests = requests
-        self._thread: threading.Thread | None = None
-        if not embedded:
-            self._reader, self._writer = socket.socketpair()
-            self._writer.setblocking(False)
-            self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-            self._thread = threading.Thread(target=self._read, name="signals", daemon=True)
         # With a thread, the Python handler does nothing. It must be installed, because only then Python's C
         # handler writes to the socket.
         handler = (lambda number, _frame: requests.receive(number)) if embedded else (lambda *_: None)
+        self._reader = None if embedded else _SignalReader(self._receive)
         self._previous: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
-        if self._thread is not None:
-            self._thread.start()
+        if self._reader is not None:
+            self._reader.start()
         os.register_at_fork(after_in_child=self._reset_in_child)
 
     def restore(self) -> None:
         """Restores the previous handlers."""
-        if self._thread is not None:
-            signal.set_wakeup_fd(self._previous_fd)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
-        if self._thread is not None:
-            self._writer.send(bytes([_CLOSE]))
-            self._thread.join()
-            self._writer.close()
+        if self._reader is not None:
             self._reader.close()
 
-    def _read(self) -> None:
-        while (number := self._reader.recv(1)[0]) != _CLOSE:
-            if number in self._previous:
-                self._requests.receive(number)
+    def _receive(self, number: int) -> None:
+        if number in self._previous:
+            self._requests.receive(number)
 
     def _reset_in_child(self) -> None:
         if not self._previous or threading.current_thread() is not threading.main_thread():
             return
-        if self._thread is not None:
-            signal.set_wakeup_fd(-1)
         for number in self._previous:
             # A terminal sends Ctrl-C to all processes, and the parent handles it.
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)

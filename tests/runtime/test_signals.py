@@ -208,6 +208,21 @@ def test_interruptible_block_raises_interrupted_and_restores_handlers(number: si
     assert [signal.getsignal(each) for each in NUMBERS] == before
 
 
+def test_process_that_is_stuck_in_c_ends_after_sigterm() -> None:
+    code = """
+import ctypes, os, signal, threading
+from ppcls.runtime import signals
+
+signals._GRACE = 0.5
+with signals.interruptible():
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # so that another thread receives it
+    ctypes.CDLL(None).sleep(900)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+
+
 def test_second_interrupt_of_a_deferring_block_ends_the_process() -> None:
     code = """
 import os, signal

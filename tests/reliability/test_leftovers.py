@@ -1,0 +1,94 @@
+"""Commands that are stopped or killed leave no temporary files, neither beside their output nor in TMPDIR."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bundles import export_bundle
+from paths import ROOT
+from runs import GUARD
+from small_classifier import config_tree, export_model, write_config, write_image, write_names, write_weights
+from small_embedding import embedding_tree, write_model
+
+pytestmark = [pytest.mark.hostile, pytest.mark.slow]
+
+COMMANDS = {
+    "export": "export -c config.yaml --format onnx --output written",
+    "export of a bundle": "export -c config.yaml --format bundle --golden-data data --output written",
+    "conversion of an export": "export --model paddle --format onnx --output written",
+    "conversion": "dataset convert webdataset data --out written",
+    "smaller copies": "dataset resize data --max-size 16 --out written",
+    "duplicates": "dataset split data --out written --group-duplicates",
+    "index": "index build written data --model embedder.yaml",
+    "verification": "verify bundle.zip",
+    "server": "serve --model paddle --port 0 --workers 2",
+    "prediction": "infer --model paddle data --out written.csv",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("leftovers")
+    for label in ("a", "b"):
+        for seed in range(200):
+            write_image(folder / "data" / label / f"{seed}.png", seed, 200, 200)
+    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
+    write_config(folder / "config.yaml", tree)
+    (folder / "other").mkdir()
+    export_model(folder / "other", "paddle").rename(folder / "paddle")
+    embedder = embedding_tree(folder / "embedder.safetensors")
+    write_model(embedder)
+    write_config(folder / "embedder.yaml", embedder)
+    export_bundle(folder / "bundles")
+    shutil.move(next((folder / "bundles").glob("*.zip")), folder / "bundle.zip")
+    return folder
+
+
+def temporary(folder: Path) -> list[Path]:
+    """Returns all temporary files and folders."""
+    hidden = [path for path in folder.rglob(".*") if path.name != ".lock"]
+    return [*hidden, *(folder / "tmp").iterdir()]
+
+
+def start(command: str, folder: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "ppcls", *command.split()]
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_stopped_command_leaves_no_temporary_files(name: str, number: int, folder: Path) -> None:
+    shutil.rmtree(folder / "tmp", ignore_errors=True)
+    shutil.rmtree(folder / "written", ignore_errors=True)
+    (folder / "tmp").mkdir()
+    with start(COMMANDS[name], folder) as process:
+        while process.poll() is None and not temporary(folder):
+            time.sleep(0.001)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=GUARD)
+    assert "Traceback" not in output
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+        # The next command removes them.
+        with start(COMMANDS[name], folder) as process:
+            if name == "server":
+                assert process.stdout is not None
+                while " served on " not in process.stdout.readline():
+                    assert process.poll() is None
+                process.terminate()
+            output, _ = process.communicate(timeout=GUARD)
+        assert process.returncode == 0, output
+    elif name != "server":
+        assert process.returncode == 128 + number, output
+    assert temporary(folder) == []
