@@ -207,7 +207,8 @@ def _advise_locale(text: str) -> str:
 
 
 def _fail(text: str, code: int) -> int:
-    print_error(text)
+    # Indented, so that no name in the text, such as that of a weight or a file, can add a line of its own.
+    print_error(re.sub(r"\n(?=\S)", "\n  ", text))
     return code
 
 

@@ -14,6 +14,7 @@ from ppcls.cli.dataset_files import check_outside, dataset_command, progress_bar
 from ppcls.cli.shared_options import Device, trust_option
 from ppcls.commands import command_line
 from ppcls.errors import UserError
+from ppcls.files import one_line
 
 if TYPE_CHECKING:
     from ppcls.data.index.files import FileIndex
@@ -105,7 +106,10 @@ def audit(options: AuditOptions) -> None:
     suspicious = result.of_kind("label")[:10]
     for rank, finding in enumerate(suspicious, start=1):
         (position,) = finding.positions
-        write_output(f"suspicious label {rank}: {result.pictures.files[position]}: {finding.text}\n")
+        write_output(
+            f"suspicious label {rank}: {one_line(result.pictures.files[position])}: "
+            f"{one_line(finding.text)}\n"
+        )
     write_output(
         f"gallery: {options.out / GALLERY}; all findings: {options.out / TABLE}\n"
         f"to apply suggestions, delete the wrong lines of {options.out / FIXES}, then run: "

@@ -50,6 +50,7 @@ from ppcls.cli.short_options import (
 )
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError, raise_line_errors
+from ppcls.files import one_line
 from ppcls.files.urls import is_url, local_path
 from ppcls.recipe.places import set_output, splits
 
@@ -631,7 +632,7 @@ def _missing_data(tree: Tree) -> Iterator[str]:
             path = node_at(tree, f"{split}.dataset.{key}")
             if isinstance(path, str) and path not in reported and not Path(path).exists():
                 reported.add(path)
-                yield f"{path}: no such {kind} ({split}.dataset.{key})"
+                yield f"{one_line(path)}: no such {kind} ({split}.dataset.{key})"
     if reported and node_at(tree, "Global.checkpoints"):
         yield "if the data of this run were moved, name their new folder with --data FOLDER"
     if any("ILSVRC2012" in path for path in reported):

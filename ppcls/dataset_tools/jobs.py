@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ppcls.errors import UserError
+from ppcls.files import read_regular
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -44,7 +45,12 @@ def find_job(file: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     folder = file.parent
     if file.is_file():
-        saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            saved: Any = json.loads(read_regular(file))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{file}: cannot be read: {error}; choose another folder with --out") from None
+        if not isinstance(saved, dict):
+            raise UserError(f"{file}: expected a JSON object; choose another folder with --out")
         changed = [
             f"{key} was {saved.get(key)} and is now {value}"
             for key, value in settings.items()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ppcls.errors import UserError
-from ppcls.files import append_text, open_append, open_regular, write_text
+from ppcls.files import append_text, open_append, open_regular, read_regular, write_text
 from ppcls.report.history import History
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
 
@@ -68,7 +68,10 @@ def from_line(line: str) -> Record:
     Raises:
         ValueError: The line is not a record.
     """
-    tree = json.loads(line)
+    try:
+        tree = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
         raise ValueError("expected an object whose 'kind' is 'train' or 'eval'")
     cls = _KINDS[tree.pop("kind")]
@@ -256,7 +259,7 @@ def _parse_lines(path: Path) -> tuple[list[Record], list[tuple[str, str]]]:
     """
     if not path.exists():
         return [], []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = read_regular(path).decode("utf-8", "replace").splitlines()
     records = []
     damaged = []
     for number, line in enumerate(lines, start=1):
@@ -311,7 +314,7 @@ def read_events(path: Path, last: int) -> list[Event]:
         path: The file.
         last: Maximum number of events.
     """
-    if not path.exists():
+    if not path.is_file():  # missing, or a pipe, which would wait for its writer
         return []
     events = []
     with path.open("rb") as file:
@@ -321,7 +324,7 @@ def read_events(path: Path, last: int) -> list[Event]:
     for line in text.splitlines()[-last:]:
         try:
             events.append(Event(**json.loads(line)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
     return events
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from ppcls.files import escape_controls
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -51,4 +53,4 @@ def render_page(
         figure.savefig(buffer, format="png", dpi=110)
         data = base64.b64encode(buffer.getvalue()).decode()
         lines.append(f'<p><img alt="charts" src="data:image/png;base64,{data}"></p>')
-    return "\n".join(lines) + "\n"
+    return escape_controls("\n".join(lines)) + "\n"

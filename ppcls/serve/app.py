@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import numpy as np
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -21,7 +21,7 @@ from ppcls.deploy.image_index import ImageIndex
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification, Embedding, NearestImages, Prediction
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
-from ppcls.serve.middleware import RejectAmbiguousLength, error_response
+from ppcls.serve.middleware import EscapedJSONResponse, RejectAmbiguousLength, error_response
 from ppcls.serve.models import ServedModels
 from ppcls.serve.service import InferenceService
 from ppcls.serve.uploads import read_images
@@ -90,7 +90,14 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
         await models.stop()
 
     # FastAPI's own documentation pages load scripts from other servers.
-    app = FastAPI(title="ppcls", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="ppcls",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        default_response_class=EscapedJSONResponse,
+    )
     app.add_middleware(RejectAmbiguousLength)
     bodies = AdmissionLimit(_MAX_BODIES * limits.max_bytes, "bytes")
     responses: dict[int | str, dict[str, Any]] = {
@@ -169,7 +176,7 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
     async def ready() -> Response:
         """Responds with status 200 if the server accepts requests, otherwise with status 503."""
         return (
-            JSONResponse({"status": "ok"})
+            EscapedJSONResponse({"status": "ok"})
             if models.ready
             else error_response(503, "the server does not accept requests yet, or is shutting down")
         )
@@ -284,7 +291,7 @@ def _client(request: Request) -> str:
 
 def _results(service: InferenceService, answers: Sequence[Prediction | NearestImages]) -> Response:
     model = service.predictor.description.Global.model_name
-    return JSONResponse({"model": model, "results": [_as_json(answer) for answer in answers]})
+    return EscapedJSONResponse({"model": model, "results": [_as_json(answer) for answer in answers]})
 
 
 def _read_count(name: str, values: list[str]) -> int | None:

@@ -16,12 +16,24 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ppcls.errors import UserError
+from ppcls.files import escape_controls
 
 _SHORTEST_KEY = 16  # minimum length of a key in characters
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OTHER_SITES = ("cross-site", "same-site")  # values of Sec-Fetch-Site for pages of another origin
 _NO_HOST = re.compile(r"[^\w.:\[\]-]", re.ASCII)
 _WITHOUT_KEY = ("/", "/docs", "/live", "/ready")
+
+
+class EscapedJSONResponse(JSONResponse):
+    r"""JSON whose texts contain no characters that control a terminal, which shows responses to curl.
+
+    They are written as ``\u202e``, so that a program reads the same texts.
+    """
+
+    def render(self, content: Any) -> bytes:
+        """Returns the body."""
+        return escape_controls(bytes(super().render(content)).decode()).encode()
 
 
 def error_response(
@@ -41,7 +53,7 @@ def error_response(
     tree: dict[str, Any] = {"error": reason}
     if images:
         tree["images"] = [{"image": index, "reason": text} for index, text in images.items()]
-    return JSONResponse(tree, status_code=status, headers=headers)
+    return EscapedJSONResponse(tree, status_code=status, headers=headers)
 
 
 class RejectAmbiguousLength:

@@ -17,7 +17,7 @@ from paddle import nn
 from safetensors import SafetensorError, safe_open
 
 from ppcls.errors import UserError
-from ppcls.files import atomic_write, open_regular
+from ppcls.files import atomic_write, one_line, open_regular
 from ppcls.optimizer.name_rules import classifier_layers
 from ppcls.registry import suggest
 from ppcls.runtime.host_memory import HostMemory
@@ -225,6 +225,13 @@ def read_weights(path: Path) -> Arrays:
         UserError: No weights exist at ``path``, or a file of the checkpoint folder is missing or has changed.
     """
     path = fetch_weights(path)
+    arrays = _read_file(path)
+    if strange := next((name for name in arrays if one_line(name) != name), None):
+        raise UserError(f"{path}: expected names of weights without control characters, found {strange!r}")
+    return arrays
+
+
+def _read_file(path: Path) -> Arrays:
     if path.is_dir():
         return read_arrays(path / _weights_file(path))
     if path.is_file() and is_web_page(path):

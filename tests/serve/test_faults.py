@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
+import numpy as np
+import onnx
 import psutil
 import pytest
+from onnx import helper, numpy_helper
 from PIL import Image
 from running import running
 from runs import GUARD
-from small_classifier import write_config
+from small_classifier import export_model, forget_files, write_config
 from sockets import exchange
 
 pytestmark = pytest.mark.hostile
@@ -187,3 +194,111 @@ def test_all_answers_forbid_browsers_to_guess_their_type(config: Path, tmp_path:
     # Only the pages are HTML. Names that clients send are in JSON.
     pages = [answer.url.path for _, answer in answers if "html" in answer.headers.get("Content-Type", "")]
     assert pages == ["/", "/docs"]
+
+
+def hang_in_loop(file: Path, for_any_image: bool) -> None:
+    """Changes a model so that ONNX Runtime is busy for weeks, in C++: for bright images, or all."""
+    model = onnx.load(str(file))
+    graph = model.graph
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["condition"], ["next_condition"]),
+            helper.make_node("Neg", ["scores"], ["next_scores"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("condition", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("next_condition", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next_scores", onnx.TensorProto.FLOAT, None),
+        ],
+    )
+    last = next(node for node in graph.node if graph.output[0].name in node.output)
+    last.output[list(last.output).index(graph.output[0].name)] = "before_loop"
+    numbers = {"steps": np.float32(1e15), "least": np.float32(1 if for_any_image else 0)}
+    graph.initializer.extend(
+        numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()
+    )
+    graph.initializer.append(numpy_helper.from_array(np.array(True), "always"))
+    graph.node.extend(
+        [
+            helper.make_node("ReduceMax", [graph.input[0].name], ["brightest"], keepdims=0),
+            helper.make_node("Max", ["brightest", "least"], ["factor"]),
+            helper.make_node("Mul", ["factor", "steps"], ["product"]),
+            helper.make_node("Cast", ["product"], ["count"], to=onnx.TensorProto.INT64),
+            helper.make_node("Loop", ["count", "always", "before_loop"], [graph.output[0].name], body=body),
+        ]
+    )
+    onnx.save(model, str(file))
+
+
+def test_ready_is_false_while_a_model_hangs_in_c(tmp_path: Path) -> None:
+    exported = export_model(tmp_path)
+    forget_files(exported)
+    (tmp_path / "models").mkdir()
+    shutil.copytree(exported, tmp_path / "models" / "hangs")
+    hang_in_loop(exported / "inference.onnx", for_any_image=False)
+    hang_in_loop(tmp_path / "models" / "hangs" / "inference.onnx", for_any_image=True)
+    key = "k" * 32
+    (tmp_path / "keys.txt").write_text(key)
+    options = ["--model", exported, "--models-folder", tmp_path / "models", "--timeout", "2"]
+    for load in (False, True):
+        with running(tmp_path, *options, "--api-key-file", tmp_path / "keys.txt") as server:
+            with server.client() as client:
+                client.headers["X-API-Key"] = key
+                assert client.post("/predict", content=plain(7), headers=PNG).status_code == 200
+                assert client.get("/ready").status_code == 200
+                if load:
+                    with suppress(httpx.TimeoutException):
+                        client.put("/models/hangs", timeout=1)
+                else:
+                    assert client.post("/predict", content=plain(255), headers=PNG).status_code == 504
+                assert first_unready(client).status_code == 503
+                assert client.get("/live").status_code == 200
+                assert client.post("/predict", content=plain(7), headers=PNG).status_code == 504
+            server.process.terminate()
+            _, errors = server.process.communicate(timeout=GUARD)
+            assert server.process.returncode == 1
+            assert re.search("threads did not end within [0-9.]+ s after the signal", errors)
+
+
+def test_sigterm_answers_all_requests_after_a_paddle_model_was_loaded(tmp_path: Path) -> None:
+    """Paddle replaces the handler of SIGTERM when it is imported, here in a thread of the running server."""
+    exported = export_model(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "other").mkdir()
+    export_model(tmp_path / "other", "paddle").rename(tmp_path / "models" / "paddle")
+    (tmp_path / "keys.txt").write_text("k" * 32)
+    options = ["--model", exported, "--models-folder", tmp_path / "models"]
+    with (
+        running(tmp_path, *options, "--api-key-file", tmp_path / "keys.txt") as server,
+        ThreadPoolExecutor(60) as pool,
+    ):
+        headers = {"X-API-Key": "k" * 32, **PNG}
+        with server.client() as client:
+            assert client.put("/models/paddle", headers=headers).status_code == 200
+        connected = Barrier(61)
+
+        def ask(number: int) -> int:
+            with server.client() as client:
+                assert client.get("/live").status_code == 200
+                connected.wait()
+                image = plain(number)
+                return client.post("/predict?model=paddle", content=image, headers=headers).status_code
+
+        asked = [pool.submit(ask, number) for number in range(60)]
+        connected.wait()
+        time.sleep(0.05)
+        server.process.terminate()
+        output, errors = server.process.communicate(timeout=GUARD)
+        # A connection may be closed before its request arrives. No accepted request is lost.
+        answers = [each.result() for each in asked if not isinstance(each.exception(), httpx.TransportError)]
+        refused = sum(isinstance(each.exception(), httpx.TransportError) for each in asked)
+    assert server.process.returncode == 0, errors
+    assert output == "stopped: all requests were answered\n"
+    assert set(answers) <= {200, 503}
+    assert answers.count(200) > 0
+    assert answers.count(200) + answers.count(503) + refused == 60

@@ -82,7 +82,7 @@ def runs(options: RunsOptions) -> None:
     """Lists the runs below a folder."""
     import json
 
-    from ppcls.files import write_text
+    from ppcls.files import one_line, write_text
     from ppcls.search.page import render_page
 
     if not options.folder.is_dir():
@@ -90,7 +90,7 @@ def runs(options: RunsOptions) -> None:
     summaries = sorted(read_runs(options.folder), key=lambda run: run.date or "")
     if not summaries:
         raise UserError(f"{options.folder}: no runs in this folder; expected subfolders with metrics.jsonl")
-    rows = [run.cells() for run in summaries]
+    rows = [[one_line(cell) for cell in run.cells()] for run in summaries]
     if options.html is not None:
         write_text(options.html, render_page(f"Runs in {options.folder}", [], HEADER, rows))
     if options.json:
@@ -120,8 +120,12 @@ def _read_run(run: Path, folder: Path) -> RunSummary:
         history = read_history(run / "metrics.jsonl")
     except UserError as error:  # a damaged run must not hide the others
         return RunSummary(name, error=str(error))
-    dataset = node_at(tree, "DataLoader.Train.dataset") or {}
-    data = dataset.get("image_root") or ", ".join(dataset.get("paths") or []) or dataset.get("name")
+    dataset = node_at(tree, "DataLoader.Train.dataset")
+    if not isinstance(dataset, dict):  # the config may be damaged
+        dataset = {}
+    paths = dataset.get("paths")
+    listed = ", ".join(map(str, paths)) if isinstance(paths, list) else ""
+    data = dataset.get("image_root") or listed or dataset.get("name")
     metrics = {} if history.best is None else history.best.metrics
     metric, best = next(iter(metrics.items()), (None, None))
     step = history.last_step

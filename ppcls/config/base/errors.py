@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ppcls.errors import UserError
+from ppcls.files import one_line
 
 
 class ConfigError(UserError):
@@ -30,7 +31,9 @@ class ConfigError(UserError):
     ) -> None:
         sources: dict[str, list[str]] = {}
         for text in problems:
-            sources.setdefault(_source_of(text, str(source), overrides or {}), []).append(f"  {text}")
+            # A key or a name of a file can come from a stranger.
+            place = one_line(_source_of(text, str(source), overrides or {}))
+            sources.setdefault(place, []).append(f"  {one_line(text)}")
         super().__init__("\n".join(line for name, lines in sources.items() for line in (name, *lines)))
         self.problems = tuple(problems)
 

@@ -83,3 +83,27 @@ def explain(error: ErrorDetails) -> str:
 def expected(what: str, got: Any) -> PydanticCustomError:
     """Returns the error that a field type raises, with the expected and the actual value."""
     return PydanticCustomError("expected", "expected {what}, got {got}", {"what": what, "got": show(got)})
+
+
+def find_line_breaks(tree: Any, where: str = "") -> Iterator[str]:
+    """Yields a problem for each text in plain data that contains a line break.
+
+    Names in a file of a stranger could otherwise add lines to results and logs.
+
+    Args:
+        tree: Plain data, without cycles.
+        where: Key of the data.
+    """
+    if isinstance(tree, str):
+        if "\n" in tree:
+            yield f"{where}: expected one line of text, got {show(tree)}"
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            name = show(key) if "\n" in str(key) else str(key)
+            place = f"{where}.{name}" if where else name
+            if name != str(key):
+                yield f"{place}: expected a key of one line"
+            yield from find_line_breaks(value, place)
+    elif isinstance(tree, list):
+        for position, value in enumerate(tree):
+            yield from find_line_breaks(value, f"{where}[{position}]")

@@ -236,6 +236,9 @@ def _read_page(encoded: bytes | memoryview, header: Header) -> tuple[Array, Arra
             return np.asarray(page.asarray(maxworkers=1)).reshape(shape), palette
     except (DecodeError, MemoryError):  # `ppcls.data.images.decode.decode` reports missing memory
         raise
+    except ImportError as error:
+        # tifffile imports a codec when the first image needs it, for which there may be no memory.
+        raise DecodeError(f"tifffile can't load the decoder of this compression: {error}") from None
     except (
         ArithmeticError,
         AssertionError,

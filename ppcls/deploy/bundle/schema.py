@@ -19,6 +19,7 @@ from typing_extensions import Self
 
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Fraction, NonNegative
+from ppcls.config.base.problems import find_line_breaks, show
 from ppcls.config.base.section import Section
 from ppcls.deploy.models.description import Activation, Precision
 from ppcls.deploy.models.rejection import RejectionRule
@@ -256,9 +257,11 @@ def parse_bundle(path: Path, data: bytes) -> Bundle:
         raise UserError(f'{path}: expected a JSON object with "format": "{FORMAT}"; export the bundle again')
     if tree.get("version") != VERSION:
         raise UserError(
-            f"{path}: expected version {VERSION}, got {str(tree.get('version'))[:40]}; install the version "
+            f"{path}: expected version {VERSION}, got {show(tree.get('version'))}; install the version "
             "of ppcls that wrote the bundle, or export the bundle again"
         )
+    if problems := list(find_line_breaks(tree)):
+        raise ConfigError(path, problems)
     try:
         return Bundle.model_validate(tree)
     except ValidationError as error:

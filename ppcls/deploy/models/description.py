@@ -20,7 +20,15 @@ from ppcls.arch.distillation_model import AnyArch
 from ppcls.config.base.choices import Keyed
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Positive
-from ppcls.config.base.problems import error_at, expected, explain, located, problem, show
+from ppcls.config.base.problems import (
+    error_at,
+    expected,
+    explain,
+    find_line_breaks,
+    located,
+    problem,
+    show,
+)
 from ppcls.config.base.section import Section
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.data.transforms.base import FixedChain, check_chain
@@ -448,6 +456,8 @@ def read_description(folder: Path) -> ModelDescription:
             f"{folder}: not an exported model: expected the file {DESCRIPTION}, which ppcls export writes"
         )
     tree = read_description_yaml(path)
+    if problems := list(find_line_breaks(tree)):
+        raise ConfigError(path, problems)
     try:
         return ModelDescription.model_validate(tree)
     except ValidationError as error:

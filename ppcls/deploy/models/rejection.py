@@ -23,7 +23,7 @@ from typing_extensions import Self
 
 from ppcls.config.base.section import Section
 from ppcls.errors import UserError
-from ppcls.files import atomic_write, open_regular, write_text
+from ppcls.files import atomic_write, open_regular, read_regular, write_text
 
 Array = NDArray[Any]
 Scope = Literal["global", "per-class"]
@@ -290,7 +290,7 @@ def read_rejection(weights: Path, classes: int) -> RejectionRule | None:
     if not file.is_file():
         return None
     try:
-        rule = RejectionRule.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        rule = RejectionRule.model_validate(json.loads(read_regular(file)))
     except (OSError, RecursionError, ValueError, ValidationError):
         rule = None
     if rule is None or (isinstance(rule.threshold, Sequence) and len(rule.threshold) != classes):

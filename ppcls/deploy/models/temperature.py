@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ppcls.config.base.fields import Bound, Positive
 from ppcls.config.base.section import Section
 from ppcls.errors import UserError
-from ppcls.files import write_text
+from ppcls.files import read_regular, write_text
 from ppcls.metric.base import DatasetMetric
 from ppcls.postprocess.base import PostProcess
 
@@ -148,7 +148,7 @@ def read_temperature(weights: Path) -> float:
     if not file.is_file():
         return 1.0
     try:
-        return Temperature.model_validate(json.loads(file.read_text(encoding="utf-8"))).temperature
+        return Temperature.model_validate(json.loads(read_regular(file))).temperature
     except (OSError, RecursionError, ValueError, ValidationError):
         raise UserError(
             f'{file}: expected {{"temperature": NUMBER > 0}}; delete it, or run ppcls calibrate again'

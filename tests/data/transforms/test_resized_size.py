@@ -9,12 +9,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from bundles import write_photographs
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_conformance import FAST, MAKERS
 from small_classifier import config_tree, write_config, write_names, write_weights
 
 from ppcls.cli.export import export
+from ppcls.cli.infer import infer
 from ppcls.data.bad_images.quarantine import Quarantine
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
@@ -159,8 +161,6 @@ def test_loaders_skip_thin_images_by_name_and_need_no_memory(kind: str, backend:
 @pytest.mark.parametrize("backend", ["cv2", "pil"])
 @pytest.mark.parametrize("preprocess", [[], ["--preprocess", "all"]])
 def test_thin_image_is_rejected_without_memory(tmp_path: Path, backend: str, preprocess: list[str]) -> None:
-    if backend == "pil" and preprocess:
-        pytest.skip("not supported in a graph")
     weights = write_weights(tmp_path / "model.safetensors")
     tree = config_tree(weights, write_names(tmp_path / "names.txt"))
     tree["Infer"]["transforms"][1] = {"ResizeImage": {"resize_short": 256, "backend": backend}}
@@ -173,3 +173,51 @@ def test_thin_image_is_rejected_without_memory(tmp_path: Path, backend: str, pre
     with pytest.raises(DecodeError, match="would enlarge the image of 4000x1 pixels"):  # as the server does
         run(predictor.chain, THIN, np.zeros(0, np.float32))
     assert peak_kib() - before < MEMORY
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config, exported models that prepare images themselves, and images."""
+    folder = tmp_path_factory.mktemp("thin")
+    tree = config_tree(write_weights(folder / "model.safetensors"), write_names(folder / "names.txt"))
+    tree["Infer"]["transforms"][1] = {"ResizeImage": {"resize_short": 256}}
+    config = str(write_config(folder / "config.yaml", tree))
+    (folder / "images" / "a").mkdir(parents=True)
+    for name, data in (("thin", THIN), ("usual", USUAL)):
+        (folder / "images" / "a" / f"{name}.png").write_bytes(data)
+    for kind in ("all", "normalize"):
+        out = str(folder / kind)
+        assert export(["-c", config, "--format", "onnx", "--output", out, "--preprocess", kind]) == 0
+    golden = ["--golden-data", str(write_photographs(folder / "golden"))]
+    assert export(["-c", config, "--format", "bundle", "--output", str(folder / "bundle"), *golden]) == 0
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-c config.yaml",
+        "-c config.yaml -o Global.use_dali=True",
+        "-c config.yaml --tta flip",
+        "-c config.yaml --tta five-crop",
+        "-c config.yaml --tta five-crop -o Global.use_dali=True",
+        "-c config.yaml --explain heat",
+        "--model all",
+        "--model normalize",
+        "--model normalize --tta flip -o Global.use_dali=True",
+        "--model bundle",
+    ],
+)
+def test_commands_report_thin_images_and_predict_the_others(
+    words: str, classifier: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(classifier)
+    before = peak_kib()
+    assert infer(["images", *words.split()]) == 3
+    lines = sorted(line for line in capfd.readouterr().out.splitlines() if line.startswith("images/"))
+    assert len(lines) == 2
+    assert lines[0].startswith("images/a/thin.png: ")
+    assert "would enlarge the image of 4000x1 pixels" in lines[0]
+    assert lines[1].startswith("images/a/usual.png: ")
+    assert peak_kib() - before < 2 * MEMORY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from small_classifier import CLASSES, config_tree, export_model, write_checkpoin
 
 from benchmarks.infer.predictions import measure
 from ppcls.classifier import Classifier
+from ppcls.cli import dataset as dataset_cli
 from ppcls.cli import index as index_cli
 from ppcls.cli.eval import calibrate, evaluate
 from ppcls.cli.export import export
@@ -30,7 +32,10 @@ from ppcls.deploy.models.untrusted import PATH_KEYS, UntrustedConfig
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.recipe.load import ConfigSource, load_config
-from ppcls.serve.service import load
+from ppcls.serve.limits import RequestError
+from ppcls.serve.models import LoadableModels, ServedModels
+from ppcls.serve.pools import TimedPool
+from ppcls.serve.service import BatchingOptions, load
 
 pytestmark = pytest.mark.hostile
 MODULE = "parts_of_a_stranger"
@@ -115,6 +120,39 @@ def benchmark(model: Path, _: Path) -> None:
     measure({**task, "warm_up": 0, "requests": 1, "seconds": 1.0})
 
 
+def put(model: Path, _: Path) -> None:
+    """PUT /models/run of a server."""
+
+    async def answer() -> None:
+        with TimedPool(1, "model") as worker:
+            folder = model.resolve()  # links to subfolders are ignored
+            served = ServedModels({}, worker, BatchingOptions(1, 0.0, 4), LoadableModels(folder.parent))
+            try:
+                await served.load(folder.name)
+            except RequestError as error:
+                raise UserError(error.reason) from None
+            finally:
+                await served.stop()
+
+    asyncio.run(answer())
+
+
+def audit(model: Path, image: Path) -> None:
+    write_image(image.parent / "class" / "other.png", 1)
+    out = str(image.parent.parent / "audit")
+    need(dataset_cli.main(["audit", str(image.parent), "--model", str(model), "--out", out]))
+
+
+def split(model: Path, image: Path) -> None:
+    write_image(image.parent / "class" / "other.png", 1)
+    words = ["split", str(image.parent), "--out", str(image.parent.parent / "lists"), "--group-duplicates"]
+    need(dataset_cli.main([*words, "--model", str(model)]))
+
+
+def explain(model: Path, image: Path) -> None:
+    need(infer(["--model", str(model), str(image), "--explain", str(image.parent / "heat")]))
+
+
 def need(code: int) -> None:
     if code:
         raise UserError(f"code {code}")
@@ -122,7 +160,7 @@ def need(code: int) -> None:
 
 WAYS: tuple[Callable[[Path, Path], None], ...] = (
     *(predict, classify, assess, write_onnx, serve, run_infer, run_eval, run_calibrate, run_export),
-    *(export_weights, build_index, search_index, benchmark),
+    *(export_weights, build_index, search_index, benchmark, put, audit, split, explain),
 )
 
 
@@ -200,7 +238,9 @@ def no_access(with_paths: Path) -> Iterator[list[str]]:
     active[0] = False
 
 
-@pytest.mark.parametrize("way", [predict, classify, serve, run_infer, run_export, write_onnx, benchmark])
+@pytest.mark.parametrize(
+    "way", [predict, classify, serve, run_infer, run_export, write_onnx, benchmark, put, audit, explain]
+)
 def test_paths_of_a_config_are_not_used(
     way: Callable[[Path, Path], None], with_paths: Path, no_access: list[str]
 ) -> None:
