@@ -481,11 +481,11 @@ def _check_files(folder: Path) -> None:
 def _check_tables(database: sqlite3.Connection) -> None:
     """Raises a ValueError if the database contains anything else than the tables of an index."""
     statements = (sql for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
-    found = sorted(" ".join(sql.split()) for sql in statements)
+    actual = sorted(" ".join(sql.split()) for sql in statements)
     expected = sorted(" ".join(sql.split()) for sql in _SCHEMA.split(";") if sql.strip())
-    if found != expected:
+    if actual != expected:
         raise ValueError(
-            f"expected the tables of an index, found {len(found)} other tables, views or triggers"
+            f"expected the tables of an index, found {len(actual)} other tables, views or triggers"
         )
 
 

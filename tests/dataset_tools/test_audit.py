@@ -80,7 +80,7 @@ def test_pictures_without_several_classes_are_compared_but_labels_are_not(
     said = capsys.readouterr().out
     assert "labels were not checked" in said
     assert "0 suspicious labels" in said
-    with (tmp_path / "out" / "audit.csv").open(newline="") as file:
+    with (tmp_path / "out" / "audit.csv").open(newline="", encoding="utf-8-sig") as file:
         pairs = {row["file"] for row in csv.DictReader(file) if row["kind"] in ("exact", "leak")}
     assert {Path(name).name for name in pairs} == {"0.png", "copy.png"}
 
