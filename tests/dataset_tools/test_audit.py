@@ -53,7 +53,7 @@ def test_audit_of_a_hostile_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "empty.png" in bad
     assert "text.png" in bad
     with (tmp_path / "out" / "audit.csv").open(
-        newline="", encoding="utf-8", errors="surrogateescape"
+        newline="", encoding="utf-8-sig", errors="surrogateescape"
     ) as file:
         rows = list(csv.DictReader(file))
     assert {row["file"] for row in rows if row["kind"] == "contradiction"} == {"<b>cat/1.png", "dog/=cmd.png"}
