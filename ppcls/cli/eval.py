@@ -327,12 +327,12 @@ def need_checkpoint(folder: Path, *, trust: bool) -> Path:
     Raises:
         UserError: There is no checkpoint, or its config is missing.
     """
-    from ppcls.deploy.models.source import find_checkpoint
+    from ppcls.deploy.models.source import find_checkpoint, suggest_run
 
     checkpoint = find_checkpoint(folder, trust=trust)
     if checkpoint is None:
         raise UserError(
-            f"--model {folder}: expected a run's output folder, or a checkpoint folder "
+            f"--model {folder}{suggest_run(folder)}: expected a run's output folder, or a checkpoint folder "
             "with model.safetensors and config.yaml"
         )
     return checkpoint

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PAGE = "tune.html"
 STORAGE = "tune.log"
 _POLL_SECONDS = 0.5
+_FAILED_AT_FIRST = 3  # trials that fail before any other one ends, which end the search
 _SHOWN = 5  # number of changed keys that a warning lists
 
 
@@ -99,6 +100,9 @@ def tune(
     def finish(_study: Study, trial: FrozenTrial) -> None:
         report(_describe(trial, name))
         _write_page(study, name, space, output_dir)
+        done = _finished(study)
+        if len(done) >= _FAILED_AT_FIRST and all(each.state.name == "FAIL" for each in done):
+            study.stop()
 
     if (left := trials - len(_finished(study))) > 0:
         study.optimize(objective, n_trials=left, callbacks=[finish], catch=(UserError,))

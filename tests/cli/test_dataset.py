@@ -15,6 +15,7 @@ from PIL import Image
 from skimage import data
 
 from ppcls.cli.dataset import main
+from ppcls.commands import command_line
 from ppcls.data.index.class_names import read_class_names
 from ppcls.data.index.records import LMDBDataset, RecordIODataset, TFRecordDataset, WebDataset
 from ppcls.data.records.formats import FORMATS
@@ -361,7 +362,8 @@ def test_stats_without_a_readable_image_suggest_check(
     for image in photographs.rglob("*.jpg"):
         image.write_bytes(b"no image")
     assert run("stats", photographs, "--out", tmp_path / "stats") == 2
-    assert error_of(capsys).endswith("\nfix or remove it; `ppcls dataset check` lists all bad images")
+    check = command_line("dataset", "check", photographs)
+    assert error_of(capsys).endswith(f"\nfix or remove it; `{check}` lists all bad images")
 
 
 def test_stats_of_five_channels_are_the_same_from_list_and_config(

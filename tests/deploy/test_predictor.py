@@ -121,6 +121,9 @@ def test_exported_model_accepts_some_settings(exported: Path, images: list[bytes
         ("gone", "gone: no such file or folder; expected a checkpoint folder such as output/best_model"),
         ("empty", "empty: not a model; expected a checkpoint folder"),
         ("run/model.safetensors", "model.safetensors: not a model: name its folder .*/run instead"),
+        ("runs", "runs: not a model; it contains the run .*/runs/pets; expected"),
+        ("runs/pet", r"no such file or folder; did you mean .*/runs/pets\?; expected"),
+        ("runs/pets/checkpoints", r"not a model; did you mean the run .*/runs/pets\?; expected"),
         ("alone.pdparams", "not a model: this file contains only weights; pass a config"),
         ("gone.onnx", "gone.onnx: no such file"),
         ("gone.yaml", "gone.yaml: no such config file"),
@@ -129,6 +132,8 @@ def test_exported_model_accepts_some_settings(exported: Path, images: list[bytes
 def test_predictor_of_missing_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "run").mkdir()
+    (tmp_path / "runs" / "pets" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "runs" / "pets" / "config.yaml").touch()
     for file in ("run/model.safetensors", "run/config.yaml", "alone.pdparams"):
         (tmp_path / file).touch()
     with pytest.raises(UserError, match=message):

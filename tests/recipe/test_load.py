@@ -259,7 +259,7 @@ def test_read_tree_missing_file_names_existing_ones(tmp_path: Path) -> None:
 
 
 def test_read_tree_folder_raises(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"can't read this config: Is a directory"):
+    with pytest.raises(UserError, match=r"can't read this config: it is a folder"):
         load_config(tmp_path)
 
 

@@ -152,8 +152,9 @@ def test_search_without_a_complete_trial_is_an_error(make_config, tmp_path: Path
     monkeypatch.setattr(module, "last_lines", lambda _: "no such model")
     lines: list[str] = []
     with pytest.raises(UserError, match="every trial failed; the last error: no such model"):
-        run(make_config(), read_space({"Arch.name": ["NoNet"]}), 2, tmp_path, lines.append)
+        run(make_config(), read_space({"Arch.name": ["NoNet"]}), 9, tmp_path, lines.append)
     assert lines[1] == "trial 1: failed: no such model: Arch.name=NoNet"
+    assert len(lines) == 3  # the search does not repeat the error nine times
 
 
 def test_command_trains_and_writes_the_page(make_yaml, tmp_path: Path, capsys) -> None:

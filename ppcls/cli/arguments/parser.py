@@ -264,7 +264,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _explain_word(self, word: str) -> str:
         """Returns why a word without an option is not accepted, if it follows an option without a value."""
-        position = self._words.index(word) if word in self._words else 0
+        words = list(self._words)
+        position = len(words) - 1 - words[::-1].index(word) if word in words else 0
         option = self._options.get(self._words[position - 1]) if position else None
         if option is not None and option.kind is bool:
             hint = find_value_hint(self._command, option.name.lstrip("-"), word)
@@ -274,6 +275,9 @@ class CommandParser(argparse.ArgumentParser):
         choosing = [name for name, each in self._options.items() if word.lower() in each.choices]
         if len(choosing) == 1:
             return f"; use {choosing[0]} {word.lower()}"
+        before = self._options.get(words[position - 2]) if position > 1 else None
+        if before is not None and before.kind is not bool and not before.many:
+            return f"; {before.name} has one value"
         if "--model" in self._options and "--model" not in self._words and self._is_model(word):
             return f"; use --model {shlex.quote(word)}"
         return ""

@@ -226,6 +226,8 @@ def _read_mapping(path: Path, max_bytes: int, loader: type[_Loader]) -> Tree:
         raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, IsADirectoryError):
+            reason = "it is a folder; name a YAML file, or the folder of a run or model with --model"
         raise UserError(f"{path}: can't read this config: {reason}") from None
     if len(data) > max_bytes:
         raise ConfigError(path, [f"larger than {max_bytes} bytes; is it a config?"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -155,12 +156,37 @@ def find_source(path: Path, overrides: Overrides = (), *, trust: bool = False) -
     if not path.exists():
         if str(path) in ZOO:
             return source_of_config(published_config(str(path), overrides))
-        raise UserError(f"{path}: no such file or folder; expected {_EXPECTED}")
+        raise UserError(f"{path}: no such file or folder{suggest_run(path)}; expected {_EXPECTED}")
     if (path / DESCRIPTION).is_file() or any((path / name).is_file() for name in PROGRAMS):
         return _find_exported(find_program(path), overrides, trust)
     if (checkpoint := find_checkpoint(path, trust=trust)) is not None:
         return _checkpoint_source(checkpoint, overrides, trust)
-    raise UserError(f"{path}: not a model{explain_files(path)}; expected {_EXPECTED}")
+    raise UserError(f"{path}: not a model{explain_files(path) or suggest_run(path)}; expected {_EXPECTED}")
+
+
+def suggest_run(path: Path) -> str:
+    """Returns the run that a path without a model probably means, as part of a message; "" if there is none.
+
+    The path can be the folder of several runs, a folder in a run, or a misspelt name.
+    """
+    if path.is_dir() and _holds_run(path.parent):
+        return f"; did you mean the run {path.parent}?"
+    runs = _list_runs(path if path.is_dir() else path.parent)
+    if path.is_dir() and runs:
+        return f"; it contains {'the run' if len(runs) == 1 else 'runs, such as'} {path / runs[0]}"
+    near = get_close_matches(path.name, runs, n=1, cutoff=0.7)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _list_runs(folder: Path) -> list[str]:
+    try:
+        return sorted(each.name for each in folder.iterdir() if _holds_run(each))
+    except OSError:
+        return []
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / _CONFIG).is_file() and (folder / _CHECKPOINTS).is_dir()
 
 
 def find_checkpoint(folder: Path, *, trust: bool = False) -> Path | None:

@@ -23,11 +23,22 @@ from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.cli.models import main as models
 from ppcls.cli.serve import serve
-from ppcls.cli.train import train
+from ppcls.cli.train import train, tune
 from ppcls.recipe.reference import render
 
 COMMANDS: dict[str, Command[Any]] = {each.name: each for each in (train, evaluate, infer, export, serve)}
 COMMANDS["list"] = models.commands["list"]
+COMMANDS["tune"] = tune
+COMMANDS |= {name: dataset_cli.main.commands[name] for name in ("split", "resize", "stats", "check", "audit")}
+REQUIRED = {  # arguments without which a command reports what is missing
+    "split": "pictures --out lists",
+    "resize": "pictures --max-size 8 --out small",
+    "stats": "pictures",
+    "check": "pictures",
+    "audit": "pictures",
+    "tune": "-c quickstart",
+    "list": "",
+}
 GUESSES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("guessed_options.yaml").read_text())
 TABLE: dict[str, dict[str, str]] = yaml.safe_load(hints._FILE.read_text())
 # A model whose architecture has all rates that options set.
@@ -89,7 +100,7 @@ def translated_values(command: str) -> list[tuple[str, str]]:
     return [(name, value) for name, table in found for value in TABLE["values"][table]]
 
 
-@pytest.mark.parametrize("command", ["eval", "infer", "export", "serve"])
+@pytest.mark.parametrize("command", [name for name in TABLE if name not in ("train", "values")])
 def test_options_that_hints_of_other_commands_name_are_accepted(command: str) -> None:
     guesses = [(names.split()[0], list[str]()) for names in TABLE[command]]
     guesses += [(name, [value]) for name, value in translated_values(command)]
@@ -97,8 +108,8 @@ def test_options_that_hints_of_other_commands_name_are_accepted(command: str) ->
         hint = find_hint(command, name, values)
         assert hint is not None
         if hint.words:
-            model = [] if "--model" in hint.words else ["--model", "runs/pets"]
-            COMMANDS[command].parse([*model, *hint.words])
+            others = REQUIRED.get(command, "" if "--model" in hint.words else "--model runs/pets")
+            COMMANDS[command].parse([*others.split(), *hint.words])
 
 
 def test_texts_of_hints_name_existing_options_commands_and_keys() -> None:
@@ -232,6 +243,12 @@ def test_hint_replaces_what_was_typed(
         ("export", ["--model", "x", "onnx"], "unrecognized arguments: onnx; use --format onnx\n"),
         ("export", ["--model", "x", "--format", "onnx", "--half"], "; use --precision float16\n"),
         ("list", ["--pretrained"], "; architectures with published weights come first"),
+        ("split", ["pictures", "--ratio", "0.8", "--out", "x"], "; use --val 0.2: the share or the number"),
+        ("resize", ["pictures", "--size", "256", "--out", "x"], "--max-size; use --max-size 256\n"),
+        ("export", ["--model", "x", "--precision", "fp16"], "; use --precision float16\n"),
+        ("train", ["pictures", "--image-size", "224x224"], "; use --image-size 224: one number"),
+        ("train", ["pictures", "--image-size", "224", "224"], "224; --image-size has one value\n"),
+        ("train", ["pictures", "--lr", "0,01"], "got '0,01'; numbers have a decimal point"),
     ],
 )
 def test_hint_of_other_commands(
