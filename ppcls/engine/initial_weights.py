@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import paddle
 from paddle import nn
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.data.index.class_names import changed_class_names, join_first, read_all_class_names
 from ppcls.data.transforms.base import Transform
+from ppcls.engine.evaluation.stored_names import find_label_list
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError
+from ppcls.optimizer.name_rules import classifier_layers
 from ppcls.storage.models import weights_path
 from ppcls.weights.files import fetch_weights, fill, read_weights, select_network, start_from
 from ppcls.zoo import architecture, nearest_with_weights
@@ -30,6 +34,8 @@ class InitialWeights:
             `Config.chains`.
         frozen: Whether the optimizer freezes a part of the weights.
         beside: Prefixes of the weights of peers and trainable losses, see `beside_prefixes`.
+        class_names: Class names of the training images, in the order of their labels; empty if unknown, or if
+            the model returns embeddings.
     """
 
     arch: AnyArch
@@ -37,6 +43,7 @@ class InitialWeights:
     chains: Mapping[str, Sequence[Transform]]
     frozen: bool
     beside: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     def load(self, model: nn.Layer, images: int) -> list[str]:
         """Loads the weights into a model with random weights.
@@ -103,6 +110,7 @@ class InitialWeights:
             lines[0] += f"; {', '.join(started.random)} are random, for {self.arch.class_num} classes"
         if started.adapted:
             lines.append(started.adapted)
+        lines += follow_class_names(model, weights_path(source), self.class_names)
         return [*lines, *compare_preprocessing(self.chains, self.arch.name, source)]
 
     @property
@@ -131,3 +139,50 @@ class InitialWeights:
             else:
                 return [*lines, "chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch"]
         return [f"{self._from_scratch} (Arch.pretrained=auto): {reason}"]
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def follow_class_names(model: nn.Layer, source: Path, names: Sequence[str]) -> list[str]:
+    """Reorders the classifier of a model so that it fits the names of the classes, not their positions.
+
+    A class without a name in the file starts from the weights of a class that is not used any more.
+
+    Args:
+        model: Model that was filled with the weights.
+        source: File or folder of the weights.
+        names: Class names of the training images, in the order of their labels; empty if unknown.
+
+    Returns:
+        A line for the log; empty if the names or their number are unknown or equal.
+    """
+    listing = find_label_list(source)
+    if listing is None or not names:
+        return []
+    try:
+        old = read_all_class_names(listing)
+    except UserError as error:  # a file of another tool
+        return [f"{error}; the class names are not compared"]
+    if len(old) != len(names) or old == tuple(names):
+        return []
+    moved = [name for label, name in enumerate(old) if name in names and names[label] != name]
+    tensors = model.state_dict()
+    parameters = [
+        tensors[f"{layer}.{kind}"]
+        for layer in classifier_layers(model)
+        for kind in ("weight", "bias")
+        if f"{layer}.{kind}" in tensors
+    ]
+    axes = [1 if tensor.ndim == 2 else 0 for tensor in parameters]  # a linear layer has [inputs, classes]
+    fits = all(tensor.shape[axis] == len(old) for tensor, axis in zip(parameters, axes, strict=True))
+    if not moved or not fits:
+        renamed = changed_class_names(listing, names)
+        return [f"{source}: the classifier is used, although its classes had other names: {renamed}"]
+    free = [label for label, name in enumerate(old) if name not in names]
+    rows = [old.index(name) if name in old else free.pop(0) for name in names]
+    for tensor, axis in zip(parameters, axes, strict=True):
+        tensor.set_value(paddle.index_select(tensor, paddle.to_tensor(rows), axis))
+    others = [
+        f"{name} starts from {old[row]}" for name, row in zip(names, rows, strict=True) if name not in old
+    ]
+    text = f"{source}: the classifier was reordered by the names of the classes: {join_first(moved)}"
+    return [f"{text}; {join_first(others)}" if others else text]

@@ -60,7 +60,6 @@ from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.evaluation.gap import GapMonitor
 from ppcls.engine.evaluation.labels import compare_listed_data, compare_teachers
 from ppcls.engine.evaluation.report_inputs import ReportImages
-from ppcls.engine.evaluation.stored_names import find_label_list
 from ppcls.engine.execution import connect
 from ppcls.engine.head.expectation import Choice
 from ppcls.engine.head.fit import fit_head_epoch
@@ -73,7 +72,6 @@ from ppcls.postprocess.section import Infer
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.memory import MemoryNeeds, check_dali_memory, describe_memory_use
 from ppcls.runtime.start import Runtime
-from ppcls.storage.models import weights_path
 from ppcls.weights.store import BEST, newest
 from ppcls.zoo import architecture
 
@@ -124,6 +122,7 @@ def build_run(
                 config.chains,
                 config.Optimizer.freezes,
                 beside_prefixes(config.Arch, config.Loss.Train),
+                () if config.Arch.embeds else checkpoints.class_names,
             )
             state = build_state(
                 config,
@@ -178,7 +177,7 @@ def build_run(
                 head=config.LinearHead is not None,
                 pretrained=not weights.started_from_scratch(notes),
             )
-        notes += _restore(state, checkpoints, resumed, _named_weights(settings.pretrained_model, config.Arch))
+        notes += _restore(state, checkpoints, resumed) if resumed is not None else []
         if writing and runtime.is_main:
             notes += describe_disk_space(state, settings, output_dir, settings.epochs - state.epoch)
     # Data and weights may differ between machines. This check needs them, so it can't come earlier.
@@ -252,28 +251,15 @@ def _check_classes(resumed: Path, names: Sequence[str], *, folders: bool) -> Non
         )
 
 
-def _named_weights(pretrained: str | None, arch: AnyArch) -> str | None:
-    """Returns the file, folder or name of the initial weights; None if the run chooses them, or has none."""
-    return pretrained or (None if arch.chooses_weights else arch.start_weights)
-
-
-def _restore(
-    state: TrainState, checkpoints: Checkpoints, resumed: Path | None, pretrained: str | None
-) -> list[str]:
-    """Restores the state if the run resumes from a checkpoint.
+def _restore(state: TrainState, checkpoints: Checkpoints, resumed: Path) -> list[str]:
+    """Restores the state of a checkpoint.
 
     Args:
-        resumed: Checkpoint that the run resumes from; None for a new run.
-        pretrained: File, folder or name of the initial weights of a new run; None for random weights.
+        resumed: Checkpoint that the run resumes from.
 
     Returns:
         Lines for the log about the checkpoint and about renamed classes.
     """
-    if resumed is None:
-        listing = find_label_list(weights_path(pretrained)) if pretrained else None
-        renamed = changed_class_names(listing, checkpoints.class_names) if listing else ""
-        note = f"{pretrained}: the classifier is used, although its classes had other names: {renamed}"
-        return [note] if renamed else []
     renamed = changed_class_names(resumed / LABEL_LIST, checkpoints.class_names)
     notes = [
         *checkpoints.restored,
