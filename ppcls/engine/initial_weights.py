@@ -145,7 +145,7 @@ class InitialWeights:
 def follow_class_names(model: nn.Layer, source: Path, names: Sequence[str]) -> list[str]:
     """Reorders the classifier of a model so that it fits the names of the classes, not their positions.
 
-    A class without a name in the file starts from the weights of a class that is not used any more.
+    A class without a name in the file starts from the weights of a class that is no longer used.
 
     Args:
         model: Model that was filled with the weights.
