@@ -212,10 +212,12 @@ def _may_be_same(trained: Path, folder: Path) -> bool:
 def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:
     """Returns the keys of the initial weights: a path, or True for the published weights.
 
-    The words ``True`` and ``False``, which other tools accept, mean with and without the published weights.
+    The words ``True`` and ``imagenet``, which other tools accept, mean the published weights, and ``False``
+    means none.
     """
-    if isinstance(weights, str) and weights.lower() in ("true", "false") and not Path(weights).exists():
-        weights = weights.lower() == "true"
+    words = {"true": True, "imagenet": True, "false": False}
+    if isinstance(weights, str) and not Path(weights).exists():
+        weights = words.get(weights.lower(), weights)
     if isinstance(weights, bool):
         return {"Arch.pretrained": weights, "Global.pretrained_model": None}
     return {"Global.pretrained_model": weights}

@@ -24,6 +24,10 @@ def model_path(text: str) -> Path:
         UserError: There is nothing at the address.
         StorageError: The storage can't be read.
     """
+    if text.lower().startswith(("http://", "https://")):
+        raise UserError(
+            f"{text}: not downloaded, because it is a web address; download the file, and name it"
+        )
     return fetch_model(text) if is_url(text) else Path(text)
 
 

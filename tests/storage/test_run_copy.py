@@ -97,6 +97,9 @@ def test_weights_of_a_folder_are_its_best_model(tmp_path: Path) -> None:
         assert weights_path(str(run)) == run / name
     assert weights_path(str(run / "latest")) == run / "latest"
     assert weights_path("ResNet50") == Path("ResNet50")
+    for address in ("https://example.com/w.pdparams", "HTTP://example.com/model"):
+        with pytest.raises(UserError, match=f"{address}: not downloaded, because it is a web address"):
+            weights_path(address)
 
 
 def test_addresses_are_recognized_and_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -267,7 +267,9 @@ def test_choices_are_accepted_in_any_case() -> None:
     assert export.parse(["--model", "x", "--format", "ONNX"]).format == "onnx"
 
 
-@pytest.mark.parametrize(("word", "pretrained"), [("True", True), ("false", False), ("w.pdparams", "auto")])
+@pytest.mark.parametrize(
+    ("word", "pretrained"), [("True", True), ("imagenet", True), ("false", False), ("w.pt", "auto")]
+)
 def test_pretrained_accepts_the_words_of_other_tools(
     word: str, pretrained: bool | str, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
