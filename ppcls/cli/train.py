@@ -115,8 +115,8 @@ class TrainOptions(ConfigOptions):
     pretrained: str | bool | None = option(
         None,
         "initial weights: a file, a checkpoint folder, or the folder of a run, for its best model; without a "
-        "value: the published weights. Without this option, the default config uses the published weights for "
-        "small data sets if they can be downloaded; -o Arch.pretrained=False trains from scratch",
+        "value: the published weights. Without this option, the default config uses the published weights "
+        "for small data sets if they can be downloaded; -o Arch.pretrained=False trains from scratch",
         metavar="PATH",
         without_value=True,
         key="Global.pretrained_model; Arch.pretrained without a value",
