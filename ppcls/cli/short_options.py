@@ -191,12 +191,13 @@ def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
 def _is_other_folder(tree: Tree, folder: str) -> bool:
     """Returns whether a folder is not the training folder, and has no subfolders ``train`` and ``val``."""
     from ppcls.data.index.class_folders import find_class_root
+    from ppcls.data.stored.roots import data_root
 
     trained = node_at(tree, "DataLoader.Train.dataset.image_root")
     if isinstance(trained, str) and _may_be_same(Path(trained), Path(folder)):
         return False
     try:
-        return not find_class_root(Path(folder), "val")[1]
+        return not find_class_root(data_root(folder), "val")[1]
     except UserError:  # only one of these subfolders, which is reported when the images are listed
         return False
 

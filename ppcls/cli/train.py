@@ -630,7 +630,9 @@ def _missing_data(tree: Tree) -> Iterator[str]:
     for key, kind in kinds.items():
         for split in splits(tree) if evaluates else ("DataLoader.Train",):
             path = node_at(tree, f"{split}.dataset.{key}")
-            if isinstance(path, str) and path not in reported and not Path(path).exists():
+            if not isinstance(path, str) or is_url(path):
+                continue
+            if path not in reported and not Path(path).exists():
                 reported.add(path)
                 yield f"{one_line(path)}: no such {kind} ({split}.dataset.{key})"
     if reported and node_at(tree, "Global.checkpoints"):

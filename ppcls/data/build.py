@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ppcls.data.bad_images.quarantine import BAD_IMAGES, Quarantine, RejectedImages
 from ppcls.data.index.base import Dataset
 from ppcls.data.index.protocol import Index
+from ppcls.data.index.records import StoredShards
 from ppcls.data.loaders.base import DrawnLabels, OrderedLoader
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
@@ -24,6 +25,7 @@ from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.base import Layout, check_chain
 from ppcls.data.transforms.specs import Op, plan_chain
 from ppcls.errors import UserError
+from ppcls.files.object_cache import GIB
 from ppcls.files.urls import local_path
 from ppcls.runtime.memory import estimate_pipeline_memory
 from ppcls.runtime.start import Runtime
@@ -317,6 +319,13 @@ def _build_order(
 ) -> Order:
     spec = split.sampler
     sizes = split.sampler.input_size
+    if training and isinstance(index, StoredShards) and index.total > index.limit and not spec.by_shards:
+        raise UserError(
+            f"{index.source}: the shards have {index.total / GIB:,.1f} GiB, more than storage_cache "
+            f"({index.limit / GIB:g} GiB), and {spec.kind} uses all of them at the same time, so most images "
+            "would download a shard. Set DataLoader.Train.sampler.name to ShardSampler, or increase "
+            "DataLoader.Train.dataset.storage_cache"
+        )
     world = runtime.world_size
     kind = Order if sizes is None else partial(EqualPixelsOrder, sizes=sizes.grouped(group))
     order = kind(

@@ -10,12 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 from ppcls.zoo import cache_folder
 
 _URL = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file|memory)://", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+_SCHEME = re.compile(r"([A-Za-z0-9]+):/(?!/)")
+
+
+class UrlPath(PosixPath):
+    """An address in object storage, for messages. Its text is that of the address; nothing reads it.
+
+    A `Path` would lose one of the two slashes after the colon.
+    """
+
+    def __str__(self) -> str:
+        return _SCHEME.sub(r"\1://", super().__str__(), count=1)
 
 
 def is_url(text: str) -> bool:

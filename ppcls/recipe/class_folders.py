@@ -10,6 +10,7 @@ from ppcls.config.base.problems import show
 from ppcls.config.base.tree import mapping_at, model_sections, node_at
 from ppcls.data.images.paths import explain_file
 from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
+from ppcls.data.stored.roots import data_root
 from ppcls.errors import UserError
 from ppcls.files import read_regular, real_path
 from ppcls.files.urls import local_path
@@ -85,7 +86,7 @@ def _folder_names(dataset: dict[Any, Any]) -> tuple[str, ...]:
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return tuple(names)
     try:
-        return list_class_folders(find_class_root(Path(root), part if part in PARTS else None)[0])
+        return list_class_folders(find_class_root(data_root(root), part if part in PARTS else None)[0])
     except (OSError, ValueError, UserError):
         return ()  # reported when the images are listed
 
@@ -108,8 +109,8 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     output = node_at(tree, "Global.output_dir")
     listing = Path(output) / LABEL_LIST if isinstance(output, str) else None
     try:
-        if Path(root).is_dir():
-            return _count_folders(find_class_root(Path(root), part if part in PARTS else None)[0])
+        if data_root(root).is_dir():
+            return _count_folders(find_class_root(data_root(root), part if part in PARTS else None)[0])
         if listing is not None and listing.is_file():
             return sum(1 for line in read_regular(listing).decode().splitlines() if line.strip())
     except (OSError, ValueError) as error:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ppcls.errors import UserError
+from ppcls.files.objects import Objects
 from ppcls.files.urls import is_url, local_path
-from ppcls.storage.objects import Objects
 from ppcls.storage.run_copy import SAFE_NAME, RunCopy
 from ppcls.weights.store import BEST, LATEST, newest
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from ppcls.errors import UserError
 from ppcls.files import print_error
+from ppcls.files.objects import Objects, StorageError
 from ppcls.files.temporary import temporary_sibling
 from ppcls.files.urls import is_url, local_path
 from ppcls.runtime.launch import read_launch
-from ppcls.storage.objects import Objects, StorageError
 from ppcls.weights.download import lock_file
 from ppcls.weights.manifest import MANIFEST, DamagedError, read_manifest, verify
 from ppcls.weights.store import LATEST, Store

@@ -12,10 +12,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from ppcls.errors import UserError
+from ppcls.files import objects
+from ppcls.files.objects import Objects, StorageError
 from ppcls.files.urls import is_url, local_path
-from ppcls.storage import objects
 from ppcls.storage.models import model_path, weights_path
-from ppcls.storage.objects import Objects, StorageError
 from ppcls.storage.run_copy import LINKS, RunCopy, RunUploader, open_run
 from ppcls.weights.manifest import Manifest, verify
 from ppcls.weights.store import BEST, LATEST, Store

@@ -16,11 +16,11 @@ from ppcls.api import fit
 from ppcls.cli import train as cli
 from ppcls.engine.core.hooks import RunHook
 from ppcls.engine.loop import Run
+from ppcls.files import objects
+from ppcls.files.objects import Objects
 from ppcls.files.urls import local_path
 from ppcls.recipe.load import load_config
-from ppcls.storage import objects
 from ppcls.storage.models import weights_path
-from ppcls.storage.objects import Objects
 from ppcls.storage.run_copy import RunCopy
 from ppcls.weights.files import read_arrays
 
@@ -29,17 +29,8 @@ URL = f"s3://{BUCKET}/runs/small"
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "1",
-        "PPCLS_HOME": str(tmp_path / "home"),
-    }.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0,) * 5)
-    with s3_server() as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    with s3_server(monkeypatch, tmp_path / "home") as proxy:
         yield proxy
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import pytest
 from moto.server import ThreadedMotoServer
 
 BUCKET = "bucket"
@@ -21,6 +24,8 @@ class S3Proxy:
     Attributes:
         url: Address for ``AWS_ENDPOINT_URL``.
         count: Number of requests so far.
+        served: Method and path of each request that did not fail, without the query.
+        delay: Seconds before each answer.
         fault: Function of the method, the path and the number of a request. It returns None to serve the
             request, ``reset`` to close the connection, or the code of an error of S3, such as ``SlowDown``.
     """
@@ -28,6 +33,8 @@ class S3Proxy:
     def __init__(self, url: str) -> None:
         self.url = url
         self.count = 0
+        self.served: list[tuple[str, str]] = []
+        self.delay = 0.0
         self.fault: Callable[[str, str, int], str | None] = lambda method, path, number: None
 
 
@@ -35,8 +42,21 @@ _STATUS = {"SlowDown": 503, "InternalError": 500, "ExpiredToken": 400, "AccessDe
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Proxy]:
-    """Serves an empty bucket within the block."""
+def s3_server(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[S3Proxy]:
+    """Serves an empty bucket within the block.
+
+    Args:
+        monkeypatch: Sets the address and the credentials of the server.
+        home: Folder for copies of objects.
+    """
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+        "PPCLS_HOME": str(home),
+    }.items():
+        monkeypatch.setenv(name, value)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -59,6 +79,8 @@ def s3_server() -> Iterator[S3Proxy]:
                 self.end_headers()
                 self.wfile.write(b"" if self.command == "HEAD" else content)
                 return
+            proxy.served.append((self.command, self.path.partition("?")[0]))
+            time.sleep(proxy.delay)
             connection = http.client.HTTPConnection(host, port, timeout=60)
             connection.request(self.command, self.path, body, dict(self.headers))
             answer = connection.getresponse()
@@ -91,6 +113,7 @@ def s3_server() -> Iterator[S3Proxy]:
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 200, path
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     try:
         yield proxy
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.tree import Tree, node_at
@@ -220,6 +219,7 @@ def set_val_split(tree: Tree, share: float) -> dict[str, Any]:
         UserError: The images are not split at random.
     """
     from ppcls.data.index.class_folders import find_class_root
+    from ppcls.data.stored.roots import data_root
 
     option = f"--val-split {share:g}"
     train = node_at(tree, "DataLoader.Train.dataset")
@@ -228,7 +228,7 @@ def set_val_split(tree: Tree, share: float) -> dict[str, Any]:
             f"{option}: expected a config that splits a folder of images at random (ImageFolderDataset with "
             "part: train); for lists of images, use `ppcls dataset split`"
         )
-    root = Path(str(train.get("image_root")))
+    root = data_root(str(train.get("image_root")))
     if root.is_dir() and find_class_root(root, "val")[1]:
         raise UserError(
             f"{option}: {root} has folders for training and validation, which are used as they are"

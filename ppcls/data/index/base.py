@@ -5,7 +5,7 @@ A data set is a section of the config. `Dataset.read` returns the index of its s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,16 +15,18 @@ from typing_extensions import Self
 
 from ppcls.config.base.component import Component
 from ppcls.config.base.facts import LabelsPerImage, RunFacts
-from ppcls.config.base.fields import Count
+from ppcls.config.base.fields import Count, Positive
 from ppcls.config.base.problems import located, problem
 from ppcls.data.index.class_folders import LABEL_LIST
 from ppcls.data.transforms.base import Chain, chain_problems
 from ppcls.data.transforms.batch import BatchTransforms
+from ppcls.files.urls import is_url
 from ppcls.registry import DATASETS
 
 if TYPE_CHECKING:  # --help must not wait for NumPy
     from numpy.typing import NDArray
 
+    from ppcls.data.index.files import FileIndex
     from ppcls.data.index.protocol import Index
 
 # PaddleClas's data sets of this kind decode images themselves.
@@ -55,6 +57,10 @@ class Dataset(Component, registry=DATASETS):
     bad_images: str | None = None
     """With `on_error: skip`, file with a list of images to skip from the start, as `tools/dataset.py check`
     writes it; default: no file."""
+
+    storage_cache: Positive = 64.0
+    """For data in object storage, such as `s3://bucket/pets`: largest size of the copies on the local disk,
+    in GiB. All processes of a machine share them, and the least recently used ones are removed."""
 
     @model_validator(mode="after")
     def _check_skipping(self) -> Self:
@@ -175,3 +181,16 @@ class FileDataset(Dataset, abstract=True):
     def place(self) -> str:
         """Folder of the images."""
         return self.image_root
+
+    def _read_listed(self, listing: str, read: Callable[[Path, Path], FileIndex]) -> Index:
+        """Returns the index of the images in a list file.
+
+        Args:
+            listing: List file, or its address in object storage.
+            read: Function that reads a list, from the folder of the images and the path of the list.
+        """
+        if not is_url(self.image_root) and not is_url(listing):
+            return read(Path(self.image_root), Path(listing))
+        from ppcls.data.stored.files import read_stored_list
+
+        return read_stored_list(self.image_root, listing, read, self.storage_cache)

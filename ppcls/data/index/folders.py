@@ -19,7 +19,8 @@ from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
 from ppcls.commands import set_keys
-from ppcls.config.base.fields import Index, Part
+from ppcls.config.base.fields import Index as Number
+from ppcls.config.base.fields import Part
 from ppcls.config.base.problems import problem
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State
 from ppcls.data.index.arrays.scan import CACHED_IMAGES
@@ -27,9 +28,12 @@ from ppcls.data.index.base import Dataset, FileDataset
 from ppcls.data.index.class_folders import compose, find_class_folders, find_class_root, list_class_folders
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
+from ppcls.data.index.protocol import Index
 from ppcls.data.index.split import choose_validation
+from ppcls.data.stored.roots import data_root, naming
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
+from ppcls.files.urls import is_url
 
 _BALANCED = {"DataLoader.Train.sampler.name": "ClassBalancedSampler"}
 _UNBALANCED = 10  # ratio of the largest to the smallest class
@@ -49,7 +53,7 @@ class ImageFolderDataset(FileDataset):
     val_share: Part = 0.2
     """Share of the images of each class in part `val` of a random split. All other images are in part
     `train`."""
-    split_seed: Index = 0
+    split_seed: Number = 0
     """Seed of the random split into `train` and `val`."""
     class_names: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of the class folders in the order of their labels. Default: the sorted names of the folders in
@@ -77,12 +81,12 @@ class ImageFolderDataset(FileDataset):
     @property
     def class_root(self) -> Path:
         """Folder that contains the class folders of this part."""
-        return find_class_root(Path(self.image_root), self.part)[0]
+        return find_class_root(self._root, self.part)[0]
 
     @property
-    def auditable_root(self) -> str:
-        """Folder that ``ppcls dataset audit`` accepts, with all parts."""
-        return self.image_root
+    def auditable_root(self) -> str | None:
+        """Folder that ``ppcls dataset audit`` accepts, with all parts; None in object storage."""
+        return None if is_url(self.image_root) else self.image_root
 
     @property
     def folder_classes(self) -> tuple[str, ...]:
@@ -112,10 +116,15 @@ class ImageFolderDataset(FileDataset):
 
     def unsplit(self) -> Dataset:
         """Returns the data set of all images if this one is a random part of them, otherwise this one."""
-        is_whole = find_class_root(Path(self.image_root), self.part)[1]
+        is_whole = find_class_root(self._root, self.part)[1]
         return self if is_whole else self.model_copy(update={"part": None})
 
-    def read(self, class_num: int | None) -> FileIndex:
+    @property
+    def _root(self) -> Path:
+        """Folder of the images. See `data_root` for addresses in object storage."""
+        return data_root(self.image_root)
+
+    def read(self, class_num: int | None) -> Index:
         """Finds the images of ``part`` without opening them.
 
         Without folders ``train`` and ``val``, the split depends only on paths and seed, so it is equal in all
@@ -125,7 +134,17 @@ class ImageFolderDataset(FileDataset):
             UserError: See `read_folder`; or a class has no images to train on, or there are too few images
                 for the split.
         """
-        root, has_part_folders = find_class_root(Path(self.image_root), self.part)
+        if not is_url(self.image_root):
+            return self._find_images(class_num)
+        from ppcls.data.stored.files import read_stored_folder
+
+        tree = self._root
+        with naming(self.image_root, tree):
+            files = self._find_images(class_num)
+        return read_stored_folder(self.image_root, tree, files, self.storage_cache)
+
+    def _find_images(self, class_num: int | None) -> FileIndex:
+        root, has_part_folders = find_class_root(self._root, self.part)
         index = read_folder(
             root,
             self.extensions,
@@ -165,7 +184,7 @@ class ImageFolderDataset(FileDataset):
         """
         if self.part is None:
             return []
-        folder, has_part_folders = find_class_root(Path(self.image_root), "val")
+        folder, has_part_folders = find_class_root(self._root, "val")
         source = (
             f"its folders train and {folder.name}" if has_part_folders else f"val_share {self.val_share:g}"
         )
@@ -175,7 +194,7 @@ class ImageFolderDataset(FileDataset):
 
     def describe_ignored(self) -> list[str]:
         """Returns log lines about images outside the class folders, ignored folders, and merged classes."""
-        root = Path(self.image_root)
+        root = self._root
         lines = []
         for folder in dict.fromkeys([root, self.class_root]):
             images = sorted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -47,12 +48,12 @@ class ImageNetDataset(FileDataset):
 
     def read(self, class_num: int | None) -> Index:
         """Returns the index of the images in the list file."""
-        return self._read_files(class_num)
+        return self._read_listed(self.cls_label_path, partial(self._read_files, class_num=class_num))
 
-    def _read_files(self, class_num: int | None) -> FileIndex:
+    def _read_files(self, root: Path, listing: Path, class_num: int | None) -> FileIndex:
         index = read_list(
-            Path(self.image_root),
-            Path(self.cls_label_path),
+            root,
+            listing,
             self.delimiter,
             None if self.relabel else class_num,
             follow_links=self.follow_links,
@@ -90,8 +91,10 @@ class CompCars(ImageNetDataset):
         """Returns the index of the images, which reads cropped images with ``bbox_crop``."""
         from ppcls.data.index.boxes import crop_to_boxes  # imports Pillow
 
-        index = self._read_files(class_num)
-        return crop_to_boxes(index, Path(self.label_root or "")) if self.bbox_crop else index
+        if not self.bbox_crop:
+            return super().read(class_num)
+        index = self._read_files(Path(self.image_root), Path(self.cls_label_path), class_num)
+        return crop_to_boxes(index, Path(self.label_root or ""))
 
 
 class ICartoonDataset(ImageNetDataset):
@@ -127,14 +130,14 @@ class MultiLabelDataset(FileDataset):
 
     def read(self, class_num: int | None) -> Index:
         """Returns the index of the images in the list file."""
-        return read_list(
-            Path(self.image_root),
-            Path(self.cls_label_path),
-            self.delimiter,
-            class_num,
+        read = partial(
+            read_list,
+            delimiter=self.delimiter,
+            class_num=class_num,
             follow_links=self.follow_links,
             labelled="per class",
         )
+        return self._read_listed(self.cls_label_path, read)
 
 
 class CustomLabelDataset(FileDataset):
@@ -178,8 +181,8 @@ class CustomLabelDataset(FileDataset):
 
     def read(self, class_num: int | None) -> Index:  # noqa: ARG002 - the labels are drawn later
         """Returns the index of the images in the list file. All labels are 0."""
-        listing = Path(self.sample_list_path)
-        return read_paths(Path(self.image_root), listing, self.delimiter, follow_links=self.follow_links)
+        read = partial(read_paths, delimiter=self.delimiter, follow_links=self.follow_links)
+        return self._read_listed(self.sample_list_path, read)
 
 
 def _renumber(index: FileIndex, class_num: int | None) -> FileIndex:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,12 @@ from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.records.webdataset import WebDatasetFormat
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, real_path
+from ppcls.files.urls import is_url
+
+if TYPE_CHECKING:
+    from ppcls.data.records.shard import FileShard
+    from ppcls.data.stored.shards import StoredRecords
+    from ppcls.files.objects import ObjectInfo
 
 _PARALLEL_SHARDS = 16  # shards that are opened at the same time, because network drives have a high latency
 
@@ -47,6 +53,11 @@ class RecordIndex:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def shard_ends(self) -> tuple[int, ...]:
+        """Position after the last sample of each shard."""
+        return tuple(self._ends)
 
     def name(self, position: int) -> str:
         """Returns the path of the shard that contains a sample."""
@@ -78,6 +89,43 @@ class RecordIndex:
     def _find(self, position: int) -> tuple[Shard, int]:
         at = bisect_right(self._ends, position)
         return self._shards[at], int(position - (self._ends[at - 1] if at else 0))
+
+
+class StoredShards(RecordIndex):
+    """Implements `ppcls.data.index.protocol.Index` for shards in object storage.
+
+    Args:
+        shards: The shards.
+        records: Reads their records.
+
+    Attributes:
+        total: Size of all shards in bytes.
+        ahead: Number of images whose shards are downloaded ahead.
+    """
+
+    def __init__(self, shards: Sequence[FileShard], records: StoredRecords) -> None:
+        super().__init__(shards)
+        self._records = records
+        self._names = [str(shard.path)[len(records.cache.url) + 1 :] for shard in shards]
+        self.total = sum(records.infos[name].size for name in self._names)
+        share = min(records.cache.limit / 4 / max(self.total, 1), 1.0)
+        self.ahead = max(int(len(self) * share), 1)
+
+    @property
+    def limit(self) -> int:
+        """Largest size of all copies, in bytes."""
+        return self._records.cache.limit
+
+    def objects(self, positions: NDArray[np.int64]) -> Iterable[tuple[str, ObjectInfo]]:
+        """Returns the names, sizes and versions of the shards of samples, in the order of their first use."""
+        numbers = np.searchsorted(self.shard_ends, positions, side="right")
+        for number in dict.fromkeys(numbers.tolist()):
+            name = self._names[number]
+            yield name, self._records.infos[name]
+
+    def fetch(self, name: str, info: ObjectInfo) -> None:
+        """Downloads a shard. See `StoredRecords.fetch`."""
+        self._records.fetch(name, info)
 
 
 def read_records(
@@ -182,6 +230,14 @@ class IndexedDataset(RecordDataset, abstract=True):
 
     def read(self, class_num: int | None) -> RecordIndex:
         """Returns the index of the samples in all files."""
+        if any(map(is_url, (*self.paths, *(self.index_paths or ())))):
+            from ppcls.data.stored.shards import open_stored_shards
+
+            index = StoredShards(
+                *open_stored_shards(self.record_format, self.paths, self.index_paths, self.storage_cache)
+            )
+            check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+            return index
         return read_records(self.record_format, self.paths, self.index_paths, class_num)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import paddle
@@ -14,6 +15,7 @@ from ppcls.data.bad_images.quarantine import CleanOrder, Quarantine
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
+from ppcls.data.stored.ahead import ReadAhead, StoredIndex
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.decisions import decide, drawn_labels
 from ppcls.data.transforms.specs.rng import uniforms
@@ -68,6 +70,9 @@ class OrderedLoader:
         self.quarantine = quarantine
         self._plan: BatchOrder = order if quarantine is None else CleanOrder(order, quarantine)
         self._cursor = Cursor()
+        self._downloads = ReadAhead(index, self._plan) if isinstance(index, StoredIndex) else None
+        if self._downloads is not None:
+            finalize(self, self._downloads.close)
         self.labels: DrawnLabels | None = None  # None if the index has the labels
 
     def __len__(self) -> int:
@@ -82,10 +87,16 @@ class OrderedLoader:
         """Moves to a position that `state_dict` returned. See `Order.restore` for errors."""
         self._cursor = self.order.restore(state)
 
+    def _read_ahead(self) -> None:
+        """Downloads the images of the next batches if they are in object storage."""
+        if self._downloads is not None:
+            self._downloads.move(self._cursor)
+
     def _advance(self, image: paddle.Tensor, label: paddle.Tensor) -> Batch:
         """Builds the batch at the current position, and moves to the next position."""
         step = self._plan.at(self._cursor)
         if self.labels is not None:
             label = paddle.to_tensor(self.labels(self._cursor.epoch, step.indices, step.repeats))
         self._cursor = self._cursor.next(len(self.order))
+        self._read_ahead()
         return Batch(image, label, step.valid, step.weight, step.update, step.indices)

@@ -41,10 +41,12 @@ from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.errors import UserError
+from ppcls.files.objects import StorageError
 from ppcls.runtime.signals import ignore_group_signals
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _NO_SWITCH = 60.0  # seconds
+_STORAGE = -1  # instead of the position of a bad sample
 Sample = tuple[NDArray[Any], Any]  # image; and its class id, or 0 or 1 for each class
 
 
@@ -93,7 +95,12 @@ class ChainInput(NamedTuple):
 
 @dataclass(frozen=True)
 class _BadSample:
-    """Replaces a sample that can't be read. An exception would be changed or lost in paddle.io."""
+    """Replaces a sample that can't be read. An exception would be changed or lost in paddle.io.
+
+    Attributes:
+        position: Position of the sample; `_STORAGE` if the storage of the samples can't be read.
+        reason: Reason, for messages.
+    """
 
     position: int
     reason: str
@@ -125,6 +132,8 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
             image = run(*self.chain_input(key))
         except ValueError as error:
             return _BadSample(key.position, str(error))
+        except StorageError as error:
+            return _BadSample(_STORAGE, str(error))
         return image, self._index.labels[key.position]
 
 
@@ -166,8 +175,10 @@ def _read_bad(image: Any) -> dict[int, str]:
     """Returns the reasons that `_stack` encoded, keyed by position; empty if ``image`` is a batch."""
     if image.ndim > 1:
         return {}
-    bad = json.loads(np.asarray(image).tobytes())
-    return {int(position): reason for position, reason in bad.items()}
+    bad = {int(position): reason for position, reason in json.loads(np.asarray(image).tobytes()).items()}
+    if _STORAGE in bad:
+        raise StorageError(bad[_STORAGE])
+    return bad
 
 
 def collect_before_fork() -> None:
@@ -260,6 +271,7 @@ class PaddleLoader(OrderedLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the current position to the end of the epoch."""
+        self._read_ahead()
         epoch = self._cursor.epoch
         while self._cursor.epoch == epoch:
             yield self._advance(*self._without_bad(*self._take()))

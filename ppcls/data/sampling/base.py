@@ -58,6 +58,11 @@ class Sampler(Component, registry=SAMPLERS):
         return False
 
     @property
+    def by_shards(self) -> bool:
+        """Whether the order of the samples uses few shards of a container data set at a time."""
+        return False
+
+    @property
     def group(self) -> int:
         """Number of consecutive images of a batch that must be on the same process."""
         return 1

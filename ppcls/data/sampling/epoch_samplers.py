@@ -114,6 +114,36 @@ class ShuffledSampler:
 
 
 @dataclass(frozen=True)
+class ShardWindowSampler:
+    """Yields each sample once, in a random order that uses few shards at a time.
+
+    Each epoch shuffles the shards, and then the samples of each window of consecutive shards.
+
+    Attributes:
+        ends: Position after the last sample of each shard.
+        window: Number of shards whose samples are mixed.
+    """
+
+    ends: tuple[int, ...]
+    window: int
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def epoch(self, seed: int, epoch: int) -> Positions:
+        """Returns the positions of the samples of an epoch. See `EpochSampler`."""
+        order = permutation(seed, epoch, len(self))
+        shards = np.searchsorted(self.ends, order, side="right")
+        places = np.empty(len(self.ends), np.int64)  # of each shard in the shuffled order of the shards
+        places[permutation(seed, epoch, len(self.ends))] = np.arange(len(self.ends))
+        return order[np.argsort(places[shards] // self.window, kind="stable")]
+
+    def describe(self) -> str:
+        """Returns a text that identifies the sampler. See `EpochSampler`."""
+        return f"windows of {self.window} shards {_digest(np.array(self.ends, np.int64))}"
+
+
+@dataclass(frozen=True)
 class RepeatedAugmentationSampler:
     """Yields a random part of the images, each several times with different augmentation.
 

@@ -50,6 +50,35 @@ class BatchSampler(DistributedBatchSampler):
     """Alias of DistributedBatchSampler, for compatibility with PaddleClas."""
 
 
+class ShardSampler(FixedSizeSampler):
+    """Uses each sample of a container data set once per epoch, from few shards at a time.
+
+    Each epoch shuffles the shards, and then the samples of each window of shards. Use it for containers in
+    object storage that are larger than the local disk.
+    """
+
+    window: Count = 8
+    """Number of shards whose samples are mixed. All of them should fit into `storage_cache`, together with
+    the next ones, which are read ahead."""
+
+    def build(self, index: Index, world: int) -> EpochSampler:  # noqa: ARG002
+        """Returns a sampler that yields each sample once."""
+        from ppcls.data.sampling.epoch_samplers import ShardWindowSampler
+
+        ends = getattr(index, "shard_ends", None)
+        if ends is None:
+            raise UserError(
+                f"{index.source}: ShardSampler needs a data set in containers, such as WebDataset; set "
+                "DataLoader.Train.sampler.name to DistributedBatchSampler, with shuffle: True"
+            )
+        return ShardWindowSampler(ends, self.window)
+
+    @property
+    def by_shards(self) -> bool:
+        """True: few shards are used at a time."""
+        return True
+
+
 class ClassBalancedSampler(FixedSizeSampler):
     """Draws the same number of samples from each class, in random order."""
 

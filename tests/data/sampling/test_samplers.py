@@ -16,6 +16,7 @@ from ppcls.data.sampling.epoch_samplers import (
     IdentitySampler,
     RepeatedAugmentationSampler,
     SequentialSampler,
+    ShardWindowSampler,
     ShuffledSampler,
     WeightedRandomSampler,
 )
@@ -25,10 +26,22 @@ from ppcls.errors import UserError
 from ppcls.registry import SAMPLERS
 
 LABELS = np.arange(30) % 6
-INDEX = FileIndex(Path("images"), np.array([b"a"] * 30), LABELS, Path("list.txt"))
+
+
+class Shards(FileIndex):
+    """Samples in three shards."""
+
+    shard_ends = (8, 17, 30)
+
+
+INDEX = Shards(Path("images"), np.array([b"a"] * 30), LABELS, Path("list.txt"))
 EXPECTED: dict[str, list[tuple[dict[str, Any], EpochSampler]]] = {
     "DistributedBatchSampler": [({}, SequentialSampler(30)), ({"shuffle": True}, ShuffledSampler(30))],
     "BatchSampler": [({}, SequentialSampler(30)), ({"shuffle": True}, ShuffledSampler(30))],
+    "ShardSampler": [
+        ({}, ShardWindowSampler(Shards.shard_ends, 8)),
+        ({"window": 2}, ShardWindowSampler(Shards.shard_ends, 2)),
+    ],
     "ClassBalancedSampler": [
         ({}, BalancedClassSampler(LABELS, 30)),
         ({"samples": 100}, BalancedClassSampler(LABELS, 100)),
@@ -72,6 +85,23 @@ def test_built_sampler_ignores_the_number_of_ranks(name: str) -> None:
 def test_multi_scale_sampler_has_each_sample_once() -> None:
     found = MultiScaleSampler(scales=(32, 64), first_bs=8).build(INDEX, world=2)
     np.testing.assert_array_equal(found.epoch(3, 1), ShuffledSampler(30).epoch(3, 1))
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_shard_sampler_uses_each_sample_once_and_few_shards_at_a_time(window: int) -> None:
+    ends = tuple(range(10, 101, 10))
+    orders = [ShardWindowSampler(ends, window).epoch(3, epoch) for epoch in (0, 1)]
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(100))
+        windows = [{*(order[i : i + 10 * window] // 10).tolist()} for i in range(0, 100, 10 * window)]
+        assert all(len(shards) <= window for shards in windows)
+    assert orders[0].tolist() != orders[1].tolist()
+
+
+def test_shard_sampler_needs_containers() -> None:
+    files = FileIndex(Path("images"), np.array([b"a"] * 30), LABELS, Path("list.txt"))
+    with pytest.raises(UserError, match="ShardSampler needs a data set in containers"):
+        SAMPLERS["ShardSampler"](batch_size=8).build(files, 1)
 
 
 def test_all_registered_samplers_are_tested() -> None:

@@ -238,6 +238,7 @@ class DaliLoader(OrderedLoader):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches from the current position to the end of the epoch."""
+        self._read_ahead()
         epoch = self._cursor.epoch
         while self._cursor.epoch == epoch:
             yield self._advance(*self._take_without_bad(self._cursor))

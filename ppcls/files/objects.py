@@ -1,0 +1,243 @@
+"""Reads and writes objects below one address, through fsspec, and retries what may be temporary.
+
+Decisions:
+- Every error is retried except those that waiting can't mend (a missing object, an unknown bucket, a missing
+  package). The libraries behind fsspec raise classes of their own, so an allow list of temporary errors would
+  miss some, and a run of days would end because of one of them.
+- A connection is opened again after an error, and reads the credentials again. Those of rented machines
+  expire after hours and are renewed in a file or by the machine.
+- fsspec caches the lists of folders. Here, each list is read again, because another machine may have written.
+- Threads share a connection. A forked process opens its own, because the loop of a connection runs in a
+  thread, which the fork does not copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ppcls.errors import TryAgainError, UserError
+from ppcls.files.temporary import temporary_sibling
+
+RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each retry
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_PERMANENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportError)
+_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
+# s3fs opens 10 connections by default, which is too few for threads that read ahead.
+_S3_OPTIONS = {"config_kwargs": {"max_pool_connections": 64}}
+_Result = TypeVar("_Result")
+
+
+class StorageError(TryAgainError):
+    """Raised if object storage can't be read or written after all retries."""
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """Properties of an object.
+
+    Attributes:
+        size: Size in bytes.
+        version: Text that changes when the object is replaced, such as its ETag; empty if there is none.
+    """
+
+    size: int
+    version: str
+
+
+class Objects:
+    """The objects below an address such as ``s3://bucket/runs/pets``.
+
+    Args:
+        url: The address.
+
+    Raises:
+        UserError: The package for this kind of storage is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._system: Any = None  # None: not connected, or to connect again
+        self._process = 0  # process of the connection
+        self._connecting = threading.Lock()
+        self._root = ""
+        try:
+            self._retry(bool, "open")
+        except ImportError as error:
+            kind = url.split(":", 1)[0].lower()
+            raise UserError(
+                f"{url}: {error}; install it with pip install '.[{_EXTRAS.get(kind, kind)}]'"
+            ) from None
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the size in bytes of each object, by its name below the address."""
+        return {name: info.size for name, info in self.infos().items()}
+
+    def infos(self) -> dict[str, ObjectInfo]:
+        """Returns the properties of each object, by its name below the address."""
+
+        def find(system: Any) -> dict[str, ObjectInfo]:
+            system.invalidate_cache()
+            try:
+                entries = system.find(self._root, detail=True)
+            except FileNotFoundError:  # an empty folder, or a bucket without objects
+                return {}
+            start = len(self._root) + 1
+            return {
+                path[start:]: _info(entry)
+                for path, entry in entries.items()
+                if entry["type"] == "file" and path.startswith(f"{self._root}/")
+            }
+
+        return self._retry(find, "list")
+
+    def info(self, name: str) -> ObjectInfo:
+        """Returns the properties of an object. The name "" is the address.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+        """
+
+        def read(system: Any) -> ObjectInfo:
+            system.invalidate_cache()
+            return _info(system.info(self._path(name)))
+
+        return self._retry(read, "read", name)
+
+    def is_object(self) -> bool:
+        """Returns whether the address is that of one object instead of a folder."""
+
+        def check(system: Any) -> bool:
+            system.invalidate_cache()
+            return bool(system.isfile(self._root))
+
+        return self._retry(check, "read")
+
+    def read(self, name: str) -> bytes | None:
+        """Returns the content of an object; None if it does not exist."""
+        try:
+            return self._retry(lambda system: bytes(system.cat_file(self._path(name))), "read", name)
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes an object. Readers see the old content or the new one, never a part."""
+        self._replace(name, lambda system, path: system.pipe_file(path, content))
+
+    def download(self, name: str, file: Path, size: int | None = None) -> None:
+        """Copies an object to a file, which appears when it is complete. The name "" is the address.
+
+        Args:
+            name: Name of the object.
+            file: The file.
+            size: Expected size in bytes. Another size counts as a failed attempt. Default: any size.
+        """
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_sibling(file)
+
+        def copy(system: Any) -> None:
+            system.get_file(self._path(name), str(temporary))
+            if size is not None and (received := temporary.stat().st_size) != size:
+                raise OSError(f"expected {size} bytes, received {received}")
+
+        try:
+            self._retry(copy, "read", name)
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def upload(self, file: Path, name: str) -> None:
+        """Copies a file to an object, which appears when it is complete."""
+        self._replace(name, lambda system, path: system.put_file(str(file), path))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes objects one after another. An object that is missing already is no error."""
+        for name in names:
+            try:
+                self._retry(lambda system, name=name: system.rm_file(self._path(name)), "remove", name)  # type: ignore[misc]
+            except FileNotFoundError:
+                continue
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _replace(self, name: str, put: Callable[[Any, str], object]) -> None:
+        """Writes an object with ``put``, which is given the file system and the path of the object.
+
+        Object storage shows an object when it is complete. A disk needs a folder, and a name until then.
+        """
+
+        def write(system: Any) -> None:
+            path = self._path(name)
+            if not self.url.lower().startswith("file:"):
+                put(system, path)
+                return
+            folder, _, last = path.rpartition("/")
+            system.makedirs(folder, exist_ok=True)
+            put(system, f"{folder}/.{last}.new")
+            system.mv(f"{folder}/.{last}.new", path)
+
+        self._retry(write, "write", name)
+
+    def _connect(self) -> Any:
+        """Returns the file system, after connecting to it if there is no connection of this process.
+
+        Some libraries already read the credentials here, and fail.
+        """
+        if self._process != os.getpid():
+            # A thread of the process before the fork may hold the other lock.
+            self._connecting = threading.Lock()
+            self._system = None
+            self._process = os.getpid()
+        with self._connecting:
+            if self._system is None:
+                self._system = self._open()
+            return self._system
+
+    def _open(self) -> Any:
+        import fsspec  # type: ignore[import-untyped]
+
+        options: dict[str, Any] = dict(_S3_OPTIONS) if self.url.lower().startswith("s3") else {}
+        options |= {"skip_instance_cache": True, "use_listings_cache": False}
+        system, root = fsspec.url_to_fs(self.url, **options)
+        self._root = root.rstrip("/")
+        return system
+
+    def _retry(self, act: Callable[[Any], _Result], verb: str, name: str = "") -> _Result:
+        """Calls ``act`` with the file system until it succeeds or all retries failed.
+
+        Raises:
+            StorageError: The last attempt failed.
+            FileNotFoundError: There is no such object.
+            OSError: The local disk is full.
+        """
+        for delay in (*RETRY_DELAYS, None):
+            system = None
+            try:
+                system = self._connect()
+                return act(system)
+            except _PERMANENT:
+                raise
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if delay is None:
+                    place = f"{self.url}/{name}" if name else self.url
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    raise StorageError(f"{place}: can't {verb} this object: {reason}") from None
+            if self._system is system:  # otherwise, another thread has connected again
+                self._system = None
+            time.sleep(delay)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _info(entry: Mapping[str, Any]) -> ObjectInfo:
+    """Returns the properties in an entry of fsspec, whose keys depend on the kind of storage."""
+    version = next((str(entry[key]) for key in _VERSIONS if entry.get(key)), "")
+    return ObjectInfo(int(entry["size"]), version)
