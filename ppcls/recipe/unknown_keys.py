@@ -55,6 +55,12 @@ _DEFAULT_KEYS = (
 # Names of another trainer that no single key replaces.
 _ADVICE = {
     **dict.fromkeys(("use_gpu", "use_cuda", "gpu", "cuda"), "write Global.device: gpu or cpu"),
+    **dict.fromkeys(("model", "model_name", "arch", "architecture", "backbone", "net"), "write Arch.name"),
+    **dict.fromkeys(
+        ("data", "data_dir", "data_path", "data_root", "dataset_dir", "train_dir"),
+        "write DataLoader.Train.dataset.image_root (ppcls train: --data FOLDER)",
+    ),
+    **dict.fromkeys(("optim", "optimizer", "opt"), "write Optimizer.name"),
     "train_mode": "DataLoader.Train.input_size with the name Progressive changes the image size",
 }
 

@@ -22,6 +22,8 @@ PLACES = {
     "num_epochs": "Global.epochs",
     "save_dir": "Global.output_dir",
     "use_gpu": "Global.device: gpu or cpu",
+    "model": "Arch.name",
+    "data_dir": "DataLoader.Train.dataset.image_root (ppcls train: --data FOLDER)",
 }
 
 

@@ -270,6 +270,8 @@ class CommandParser(argparse.ArgumentParser):
         if option is not None and option.kind is bool:
             hint = find_value_hint(self._command, option.name.lstrip("-"), word)
             return f"; {option.name} has no value{f'; {hint.in_command()}' if hint is not None else ''}"
+        if "folder" in self._positional and Path(word).is_dir():
+            return "; one folder is expected, with train and val as its subfolders"
         if f"--{word.replace('_', '-')}" in self._options:
             return f"; options start with two dashes: --{word.replace('_', '-')}"
         choosing = [name for name, each in self._options.items() if word.lower() in each.choices]
