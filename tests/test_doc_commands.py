@@ -50,7 +50,7 @@ SHORTER = {
     r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
     r"^ppcls train pictures/(?! .*hf-hub)": r"\g<0> --model RegNetX_200MF",
     r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --image-size 32",
-    r"^ppcls train .*--epochs (8|20) .*": r"\g<0> --epochs 1",
+    r"^ppcls train .*--epochs (8|10|20) .*": r"\g<0> --epochs 1",
     r"epochs=20": "epochs=1, image_size=32",
     r" photos \d+": " photos 32",
     r" --precision int8": r"\g<0> --calibration-images 16",

@@ -207,3 +207,12 @@ def test_document_shows_valid_settings_for_own_pictures(tmp_path: Path) -> None:
     for setting in settings:
         root = f"DataLoader.Train.dataset.image_root={tmp_path}"
         load_config(ROOT / "configs" / "finetune.yaml", [root, setting])
+
+
+def test_the_recording_shows_the_command_above_it() -> None:
+    before = read(ROOT / "README.md").partition("docs/images/train.svg")[0]
+    recorded = (ROOT / "docs" / "images" / "train.svg").read_text(encoding="utf-8")
+    commands = [line for line in before.splitlines() if line.startswith("ppcls train ")]
+    assert commands
+    for command in commands:
+        assert f">$ {command}</text>" in recorded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,12 @@ from small_config import TRAIN
 from ppcls.cli import train as cli
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
+from ppcls.report.stored_evaluation import (
+    EVALUATION_FILE,
+    StoredEvaluation,
+    read_evaluation,
+    store_evaluation,
+)
 from ppcls.search.folds import describe_rare_classes, read_images, split_folds, write_folds
 from ppcls.search.trials import last_lines
 
@@ -109,6 +116,28 @@ def test_report_has_mean_and_deviation_of_all_folds(make_yaml, tmp_path: Path, c
     assert "<table id=confusion>" in page
     assert f"<td>{np.mean(top1):.4f}</td>" in page
     assert (tmp_path / "run" / "fold_2" / "best_model").is_dir()
+
+
+@pytest.mark.slow
+def test_confusion_of_resumed_folds_is_that_of_the_best_evaluations(make_yaml, tmp_path: Path) -> None:
+    """A run that is killed between an evaluation and its report keeps the matrix of an earlier evaluation."""
+    words = ["-c", str(make_yaml(**SMALL)), "--folds", "2", "-o", "Global.checkpoints=auto"]
+    assert cli.train(words) == 0
+    expected = rows_of(tmp_path / "run")
+    first = tmp_path / "run" / "fold_1"
+    header, *rows = (first / "confusion.csv").read_text("utf-8-sig").splitlines()
+    wrong = [f"{row.partition(',')[0]}{',9' * row.count(',')}" for row in rows]
+    (first / "confusion.csv").write_text("\n".join([header, *wrong, ""]))
+    store_evaluation(first / EVALUATION_FILE, replace(read(first), update=0))
+    assert cli.train(words) == 0
+    assert rows_of(tmp_path / "run") == expected
+    assert rows_of(first) != [row.split(",") for row in wrong]
+
+
+def read(run: Path) -> StoredEvaluation:
+    stored = read_evaluation(run / EVALUATION_FILE)
+    assert stored is not None
+    return stored
 
 
 def test_failing_fold_is_an_error_with_its_log(make_yaml, tmp_path: Path, capsys) -> None:
