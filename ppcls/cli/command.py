@@ -185,7 +185,10 @@ def exit_code(run: Callable[[], None]) -> int:
             raise
         place = "" if error.filename is None else f"{error.filename}: "
         code = TryAgainError.code if is_transient(error) else UserError.code
-        return _fail(f"error: {place}{error.strerror}", code)
+        # The error of `tempfile`, for example in a container whose file system is read-only.
+        no_folder = "usable temporary directory" in str(error.strerror)
+        advice = "; set TMPDIR to a folder that you may write to" if no_folder else ""
+        return _fail(f"error: {place}{error.strerror}{advice}", code)
     except KeyboardInterrupt as interrupt:
         text = "; ".join(["interrupted", *map(str, interrupt.args)])
         return _fail(text, interrupt.code if isinstance(interrupt, SignalInterrupt) else _INTERRUPTED)

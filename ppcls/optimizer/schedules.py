@@ -148,7 +148,7 @@ class Schedule(Component, registry=SCHEDULES):
         if warmup and warmup >= facts.epochs:
             yield (
                 f"warmup_epoch ({warmup:g}) is not less than Global.epochs ({facts.epochs}), so the warm-up "
-                f"is shortened to {self.warmup_within(facts.epochs):g} epochs"
+                f"is shortened to {(length := self.warmup_within(facts.epochs)):g} epoch{'s' * (length != 1)}"
             )
         if facts.from_paddleclas:
             yield from self.differences(facts)

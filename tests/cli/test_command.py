@@ -25,6 +25,11 @@ def run_with(error: BaseException | None) -> int:
         (UserError("wrong"), 2, "error: wrong\n"),
         (OSError(28, "No space left on device"), 2, "error: No space left on device\n"),
         (OSError(2, "No such file", "a.yaml"), 2, "error: a.yaml: No such file\n"),
+        (
+            FileNotFoundError(2, "No usable temporary directory found"),
+            2,
+            "error: No usable temporary directory found; set TMPDIR to a folder that you may write to\n",
+        ),
         (TryAgainError("no answer"), 75, "error: no answer\n"),
         (OSError(116, "Stale file handle", "a.yaml"), 75, "error: a.yaml: Stale file handle\n"),
         (MissedTargetError("worse"), 4, "error: worse\n"),
