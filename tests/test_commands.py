@@ -253,6 +253,7 @@ def test_printed_commands_run(shell: Shell) -> None:
             shell.run_well(text)
 
 
+EVALUATE = "ppcls eval --model cut --trust --data others"
 # States that a user rarely reaches: the commands that lead there, and the command that ppcls then prints.
 RARE = {
     "a run that saved no checkpoint": (
@@ -297,14 +298,14 @@ RARE = {
         + "--output skipping",
         r"--on-error skip",
     ),
-    "images of another folder": (
-        "ppcls eval --model cut --trust --data 'my pets'",
+    "a part of another folder": (
+        f"cp -a 'my pets' others; {EVALUATE} -o DataLoader.Eval.dataset.part=val",
         r"-o DataLoader\.Eval\.dataset\.part=null",
     ),
 }
 AFTER = {  # the command to which a printed option belongs
-    "--on-error skip": TRAIN.replace("'my pets'", "broken") + "--output skipping ",
-    "-o DataLoader.Eval.dataset.part=null": "ppcls eval --model cut --trust --data 'my pets' ",
+    "--on-error skip": TRAIN.replace("'my pets'", "broken") + "--output skipped ",
+    "-o DataLoader.Eval.dataset.part=null": f"{EVALUATE} ",
 }
 
 

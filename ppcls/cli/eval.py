@@ -24,7 +24,14 @@ from ppcls.cli.shared_options import (
     views_option,
     workers_option,
 )
-from ppcls.cli.short_options import apply_options, key_options, part_overrides, set_eval_data, set_eval_splits
+from ppcls.cli.short_options import (
+    apply_options,
+    is_other_folder,
+    key_options,
+    part_overrides,
+    set_eval_data,
+    set_eval_splits,
+)
 from ppcls.cli.train import TrainOptions
 from ppcls.commands import set_keys
 from ppcls.config.base.tree import node_at
@@ -222,9 +229,11 @@ def _report_part(before: str | None, source: ConfigSource) -> None:
     part = node_at(source.tree, _PART)
     if part is None:
         note = f"{folder}: all images are evaluated; part: {before} of the config is only for its own folder"
-    else:
+    elif is_other_folder(source.tree, folder):
         everything = set_keys({_PART: "null"})
         note = f"{folder}: only part: {part} is evaluated, as in the config; for all images: {everything}"
+    else:  # an evaluation of images that the run was trained on is an error
+        note = f"{folder}: only part: {part} is evaluated, not the images for training"
     print_error(note)
 
 

@@ -162,7 +162,7 @@ def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
     overrides = set_eval_splits("dataset.image_root")(tree, folder)
     for path in splits(tree):
         part = node_at(tree, f"{path}.dataset.part")
-        if path.startswith("DataLoader.Eval") and part is not None and _is_other_folder(tree, folder):
+        if path.startswith("DataLoader.Eval") and part is not None and is_other_folder(tree, folder):
             defaults = ImageFolderDataset.model_fields
             overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in _PART_KEYS}
     return overrides
@@ -188,7 +188,7 @@ def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
     ]
 
 
-def _is_other_folder(tree: Tree, folder: str) -> bool:
+def is_other_folder(tree: Tree, folder: str) -> bool:
     """Returns whether a folder is not the training folder, and has no subfolders ``train`` and ``val``."""
     from ppcls.data.index.class_folders import find_class_root
     from ppcls.data.stored.roots import data_root

@@ -21,6 +21,7 @@ DATASET = "DataLoader.Eval.dataset"
             {"image_root": "new"},
             "new: only part: val is evaluated, as in the config; for all images: ",
         ),
+        ("val", {"image_root": "old"}, "old: only part: val is evaluated, not the images for training\n"),
         (
             "val",
             {"image_root": "new", "part": None},
@@ -31,7 +32,11 @@ DATASET = "DataLoader.Eval.dataset"
 def test_note_says_which_part_of_a_named_folder_is_evaluated(
     before: str | None, overrides: dict[str, str | None], note: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = ConfigSource({"DataLoader": {"Eval": {"dataset": {"image_root": "old", "part": before}}}}, "c")
+    splits = {
+        "Train": {"dataset": {"image_root": "old", "part": "train"}},
+        "Eval": {"dataset": {"image_root": "old", "part": before}},
+    }
+    source = ConfigSource({"DataLoader": splits}, "c")
     source.apply([Override.of_value(f"{DATASET}.{key}", value) for key, value in overrides.items()])
     _report_part(before, source)
     printed = capsys.readouterr().err
