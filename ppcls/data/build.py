@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -340,6 +340,9 @@ def _build_order(
         global_batch_size=spec.fixed_global_batch,
     )
     if training and order.global_batch > order.size:
+        whole = spec.fixed_global_batch is None and sizes is None and not order.drop_last
+        if whole and order.size >= world * group:  # as in PaddleClas, the only batch of an epoch is smaller
+            return replace(order, batch_size=-(-order.size // (world * group)) * group)
         per_epoch = "" if order.size == len(index) else " per epoch"
         size = str(order.global_batch)
         if order.global_batch_size is None:

@@ -147,7 +147,8 @@ def test_empty_list_is_rejected(fails: Fails, images: Path) -> None:
 
 
 def test_batch_larger_than_the_data_set_is_rejected(fails: Fails, images: Path) -> None:
-    message = fails(train, "DataLoader.Train.sampler.batch_size=10")
+    sampler = "DataLoader.Train.sampler"
+    message = fails(train, f"{sampler}.batch_size=10", f"{sampler}.drop_last=True")
     assert message.startswith(f"{images}/list.txt: 9 images are fewer than one batch of 10; ")
     assert message.endswith(" DataLoader.Train.sampler.batch_size (--batch-size)\n")
 

@@ -10,6 +10,7 @@ import pytest
 from ppcls.data.build import Feed, build_loader, dali_settings, describe_feed
 from ppcls.data.loaders.section import Dali
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
+from ppcls.data.sampling.order import Cursor
 from ppcls.data.transforms.base import ImageState, Transform
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
@@ -58,12 +59,28 @@ def test_evaluation_order_has_each_sample_once(config: Config) -> None:
     assert (order.group, order.drop_last, len(order)) == (1, False, 3)
 
 
+@pytest.mark.parametrize(("world", "rows"), [(1, 9), (2, 5), (4, 3), (9, 1)])
+def test_fewer_images_than_a_batch_are_one_batch_without_drop_last(
+    config: Config, world: int, rows: int
+) -> None:
+    split = config.DataLoader.need_train()
+    sampler = {"name": "DistributedBatchSampler", "batch_size": 16, "drop_last": False}
+    changed = type(split).model_validate({**dict(split), "sampler": sampler})
+    steps = []
+    for rank in range(world):
+        runtime = Runtime(rank=rank, world_size=world)
+        order = build_loader(changed, "Train", runtime, config.Global, config.Arch, 3).order
+        assert (len(order), order.batch_size) == (1, rows)
+        steps.append(order.at(Cursor()))
+    assert sorted(position for step in steps for position in step.indices[: step.valid]) == [*range(9)]
+
+
 @pytest.mark.parametrize(
     ("sampler", "text"),
     [
-        ({"batch_size": 10}, "9 images are fewer than one batch of 10; "),
+        ({"batch_size": 10, "drop_last": True}, "9 images are fewer than one batch of 10; "),
         (
-            {"name": "ClassBalancedSampler", "batch_size": 8, "samples": 7},
+            {"name": "ClassBalancedSampler", "batch_size": 8, "samples": 7, "drop_last": True},
             "7 images per epoch are fewer than one batch of 8; ",
         ),
         ({"global_batch_size": 10}, "9 images are fewer than one batch of 10; "),
