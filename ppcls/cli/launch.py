@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.cli.command import exit_code, write_output
-from ppcls.errors import UserError
+from ppcls.errors import TryAgainError, UserError
 from ppcls.files import print_error
 
 _HELP = """\
@@ -54,6 +56,7 @@ _VARIABLES = {
     "PADDLE_START_PORT": ("--start_port",),
     "PADDLE_IPS": ("--ips",),
 }
+_MASTER_TIMEOUT = "PPCLS_MASTER_TIMEOUT"  # variable with the seconds to wait for the first machine
 _EXAMPLE = "ppcls launch --gpus=0,1 train -c configs/ResNet50.yaml"
 
 
@@ -119,6 +122,7 @@ def _launch(words: Sequence[str]) -> None:
         print_error(line)
     gpus = environment.get("PADDLE_DEVICES") or split.gpus  # the launcher prefers the variable
     check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, find_gpus())
+    wait_for_master(split.options, environment)
     command = [sys.executable, "-m", "paddle.distributed.launch", *split.options, *program]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)  # noqa: S606 - no shell is needed
@@ -161,6 +165,46 @@ def describe_overrides(options: Sequence[str], environment: Mapping[str, str]) -
                     f"warning: {variable}={value} is set, and Paddle's launcher prefers it to {option}; "
                     f"run `unset {variable}` to use the option"
                 )
+
+
+def wait_for_master(options: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Waits until the launcher of the first machine accepts connections.
+
+    Paddle's launcher would wait without limit.
+
+    Args:
+        options: Options of the launcher as ``--name=value``.
+        environment: Environment variables.
+
+    Raises:
+        TryAgainError: It does not accept connections within the time limit.
+        UserError: A value is invalid.
+    """
+    values = {name: value for name, _, value in (option.partition("=") for option in options)}
+    master = environment.get("PADDLE_MASTER") or values.get("--master", "")
+    host, _, port = master.rpartition(":")
+    own = environment.get("POD_IP") or values.get("--host")
+    rank = environment.get("PADDLE_RANK") or values.get("--rank")
+    first = rank == "0" if rank is not None else own in (None, host)
+    if not host or "//" in master or not port.isdecimal() or first:
+        return  # no master, etcd, or this is the first machine
+    text = environment.get(_MASTER_TIMEOUT, "900")
+    if not text.isdecimal():
+        raise UserError(f"{_MASTER_TIMEOUT}={text}: expected a number of seconds, such as 900")
+    deadline = time.monotonic() + int(text)
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise TryAgainError(
+                    f"--master {master}: the launcher of the first machine did not answer within {text} s "
+                    f"({error}). Start it, and check the address, the port and the firewall; "
+                    f"{_MASTER_TIMEOUT} sets the limit in seconds"
+                ) from None
+            time.sleep(0.5)
+        else:
+            return
 
 
 def _find_program(words: Sequence[str]) -> list[str]:

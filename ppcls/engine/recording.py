@@ -20,10 +20,11 @@ from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObser
 from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.profiling.profile import build_profile
+from ppcls.engine.trainer_status import trainer_status
 from ppcls.files import check_replaceable, write_text
 from ppcls.report.html import RunInfo
 from ppcls.report.record import Reporter
-from ppcls.report.reporters import FolderChecks, build_reporters
+from ppcls.report.reporters import FolderChecks, Reporters, build_reporters
 from ppcls.report.settings import ReportSettings
 from ppcls.report.summary.environment import read_hardware, read_versions
 from ppcls.runtime.collectives import fail_together
@@ -121,7 +122,7 @@ def _open_reports(
         pictures=pictures,
         weights=partial(weight_histograms, run.state.model),
     )
-    return build_reporters(
+    reporters = build_reporters(
         output_dir,
         settings.use_visualdl,
         None if run.resumed is None else run.state.update,
@@ -129,6 +130,7 @@ def _open_reports(
         info=info,
         loggers=settings.loggers,
     )
+    return Reporters([reporters, *trainer_status()])
 
 
 def load_heat_maps(

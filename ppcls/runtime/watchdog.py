@@ -28,6 +28,7 @@ from ppcls.runtime.failures import FailureReports, describe_process
 from ppcls.runtime.launch import Launch
 from ppcls.runtime.progress import SIZE, Progress, ProgressSnapshot, read_progress
 
+HEARTBEAT = "PPCLS_HEARTBEAT_FILE"  # variable with the path of a file that is touched while there is progress
 SLOW_FACTOR = 3  # ratio of the timeouts of a slow activity, such as saving, and of a step
 _MAX_RESERVE = 30.0  # seconds
 _END = signal.SIGALRM  # ends a stuck process, unless it has a handler
@@ -155,6 +156,8 @@ class Watchdog:
         except (OSError, AttributeError):  # the process has ended, or the kernel or Python is too old
             self._ended = []
         self._other_hang = threading.Event()
+        first = os.environ.get("PADDLE_LOCAL_RANK", "0") == "0"  # of this machine
+        self._heartbeat = os.environ.get(HEARTBEAT) if first else None
 
     def watch(self) -> NoReturn:
         """Waits until a process of the run is stuck, or the watched process ends.
@@ -169,7 +172,11 @@ class Watchdog:
             select.select(self._ended, [], [], self._poll)
             if os.getppid() != self._process:  # the process has ended
                 self._report_death(read_progress(self._memory))  # newer than the last poll
+            before = clock.progress.count
             clock.update(time.monotonic(), read_progress(self._memory))
+            if self._heartbeat and clock.progress.count != before:
+                with suppress(OSError):  # a full disk must not end the watchdog
+                    Path(self._heartbeat).touch()
         self._report_hang(clock)
 
     def _watch_others(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,16 @@ import pytest
 from paddle.distributed.launch.context.args_envs import env_args_mapping
 from paths import ROOT
 
-from ppcls.cli.launch import _VARIABLES, VisibleGpus, check_gpus, describe_overrides, launch, split_words
-from ppcls.errors import UserError
+from ppcls.cli.launch import (
+    _VARIABLES,
+    VisibleGpus,
+    check_gpus,
+    describe_overrides,
+    launch,
+    split_words,
+    wait_for_master,
+)
+from ppcls.errors import TryAgainError, UserError
 
 CPU_BUILD = VisibleGpus(0, None, has_cuda=False)
 NONE = VisibleGpus(0, None, has_cuda=True)
@@ -116,6 +125,36 @@ def test_package_is_a_script_for_the_launcher(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: gone.yaml: ")
+
+
+OTHER = ["--nnodes=2", "--host=127.0.0.2"]
+
+
+def test_master_that_does_not_answer_is_an_error_for_another_try() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(TryAgainError, match=rf"{master}: .* did not answer within 1 s \(.*refused"):
+            wait_for_master([f"--master={master}", *OTHER], {"PPCLS_MASTER_TIMEOUT": "1"})
+
+
+def test_launcher_continues_when_the_master_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        wait_for_master([f"--master=127.0.0.1:{master.getsockname()[1]}", *OTHER], {})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--nproc_per_node=2"],
+        ["--master=127.0.0.1:9", "--nnodes=2", "--host=127.0.0.1"],
+        ["--master=127.0.0.1:9", "--nnodes=2", "--rank=0"],
+        ["--master=127.0.0.1:9", "--nnodes=2"],
+        ["--master=etcd://127.0.0.1:9", "--nnodes=2", "--host=127.0.0.2"],
+    ],
+)
+def test_first_machine_and_etcd_wait_for_no_master(options: list[str]) -> None:
+    wait_for_master(options, {"PPCLS_MASTER_TIMEOUT": "0"})
 
 
 def test_variables_that_the_launcher_prefers_are_reported() -> None:

@@ -95,6 +95,21 @@ def test_killed_process_is_named_on_the_terminal(tmp_path: Path) -> None:
     assert re.search(killed, output(tmp_path), re.MULTILINE)
 
 
+def test_heartbeat_file_is_touched_while_there_is_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "heartbeat"
+    monkeypatch.setenv("PPCLS_HEARTBEAT_FILE", str(file))
+    process = start_process(tmp_path, "work", timeout=600)
+    while not file.exists():
+        assert process.poll() is None
+    first = file.stat().st_mtime_ns
+    while file.stat().st_mtime_ns == first:
+        assert process.poll() is None
+    process.kill()
+    wait_for(process)
+
+
 @pytest.mark.parametrize("timeout", [600, None])
 def test_ended_process_leaves_no_files_and_no_watchdog(tmp_path: Path, timeout: float | None) -> None:
     process = start_process(tmp_path, "end", timeout=timeout)

@@ -1,0 +1,96 @@
+"""Posts to the status endpoint of Kubeflow Trainer, and the YAML of its runtime."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ppcls.engine.trainer_status import TrainerStatus, trainer_status
+from ppcls.report.record import EvalRecord, StepPosition
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_progress_remaining_time_and_metrics_are_posted(tmp_path: Path) -> None:
+    posts: list[tuple[str | None, dict[str, Any]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            posts.append((self.headers["Authorization"], json.loads(content)["trainerStatus"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    variables = {
+        "KUBEFLOW_TRAINER_STATUS_URL": f"http://127.0.0.1:{server.server_address[1]}/status",
+        "KUBEFLOW_TRAINER_STATUS_CA_CERT": str(tmp_path / "ca.crt"),
+        "KUBEFLOW_TRAINER_STATUS_TOKEN": str(token),
+    }
+    (reporter,) = trainer_status(variables)
+    for step in (1, 2, 3):
+        reporter.advance(StepPosition(epoch=1, epochs=2, step=step, steps_per_epoch=4, images=8))
+    reporter.record(EvalRecord(1, 4, 0.5, {"top1": 0.75}, 8, 1.0, True))
+    reporter.close()
+    server.shutdown()
+    server.server_close()
+    (authorization, status) = posts[-1]
+    assert authorization == "Bearer secret"
+    assert status["progressPercentage"] == 37
+    assert status["estimatedRemainingSeconds"] >= 0
+    assert {"name": "eval_top1", "value": "0.75"} in status["metrics"]
+    assert {"name": "eval_loss", "value": "0.5"} in status["metrics"]
+
+
+def test_finished_run_has_100_per_cent() -> None:
+    posts: list[Any] = []
+    reporter = TrainerStatus(posts.append)
+    reporter.advance(StepPosition(epoch=2, epochs=2, step=4, steps_per_epoch=4, images=8))
+    reporter.finish()
+    reporter.close()
+    assert posts[-1]["trainerStatus"]["progressPercentage"] == 100
+    assert posts[-1]["trainerStatus"]["estimatedRemainingSeconds"] == 0
+
+
+def test_endpoint_that_fails_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_status: Any) -> None:
+        raise ConnectionRefusedError("refused")
+
+    reporter = TrainerStatus(fail, interval=0.001)
+    while not capsys_has(capsys):
+        pass
+    reporter.close()
+    assert "refused" not in capsys.readouterr().err, "only once"
+
+
+def capsys_has(capsys: pytest.CaptureFixture[str]) -> bool:
+    return "refused; the run continues" in capsys.readouterr().err
+
+
+def test_without_the_variables_nothing_is_posted() -> None:
+    assert trainer_status({"KUBEFLOW_TRAINER_STATUS_URL": "https://x"}) == []
+
+
+def test_runtime_uses_the_exit_codes() -> None:
+    text = (ROOT / "deploy" / "kubernetes" / "training-runtime.yaml").read_text()
+    runtime, job = yaml.safe_load_all(text)
+    assert runtime["kind"] == "ClusterTrainingRuntime"
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert node["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+    rule = node["template"]["spec"]["podFailurePolicy"]["rules"][0]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2, 4])
+    (container,) = node["template"]["spec"]["template"]["spec"]["containers"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
