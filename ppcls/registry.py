@@ -21,6 +21,7 @@ from ppcls.errors import UserError
 from ppcls.zoo import ZOO
 
 _MAX_LISTED = 12
+_SHORT_NAME = 3  # names up to this length are not suggested for a name that starts with them
 
 
 def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
@@ -40,6 +41,9 @@ def suggest(name: str, known: Sequence[str], listing: str = "") -> str:
         similar = sorted(longer, key=lambda entry: (len(entry), entry))[:3]
     else:
         similar = [folded[key] for key in difflib.get_close_matches(lower, folded, n=1, cutoff=0.7)]
+    if not similar:  # Cosine for CosineAnnealing
+        shorter = [key for key in folded if len(key) > _SHORT_NAME and lower.startswith(key)]
+        similar = [folded[key] for key in sorted(shorter, key=len)[-1:]]
     if similar:
         return f"; did you mean {' or '.join(map(repr, similar))}?"
     if len(known) > _MAX_LISTED:

@@ -103,3 +103,17 @@ def test_registries_do_not_import_paddle() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("CosineAnnealing", "; did you mean 'Cosine'?"),
+        ("cosine_warm_restarts", "; did you mean 'Cosine'?"),
+        ("ConstantThenStep", "; did you mean 'Constant'?"),
+        ("SGDWithRestarts", "; known: Constant, Cosine, SGD"),
+        ("Plateau", "; known: Constant, Cosine, SGD"),
+    ],
+)
+def test_a_longer_name_suggests_the_name_it_starts_with(name: str, hint: str) -> None:
+    assert suggest(name, ["Cosine", "Constant", "SGD"]) == hint
