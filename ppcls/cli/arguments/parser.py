@@ -270,7 +270,8 @@ class CommandParser(argparse.ArgumentParser):
         if option is not None and option.kind is bool:
             hint = find_value_hint(self._command, option.name.lstrip("-"), word)
             return f"; {option.name} has no value{f'; {hint.in_command()}' if hint is not None else ''}"
-        if "folder" in self._positional and Path(word).is_dir():
+        is_value = position > 0 and words[position - 1].startswith("-")  # of an unknown option
+        if "folder" in self._positional and not is_value and Path(word).is_dir():
             return "; one folder is expected, with train and val as its subfolders"
         if f"--{word.replace('_', '-')}" in self._options:
             return f"; options start with two dashes: --{word.replace('_', '-')}"

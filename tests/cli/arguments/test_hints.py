@@ -196,6 +196,7 @@ def test_names_are_unique() -> None:
         (["PICTURES", "epochs", "3"], "; options start with two dashes: --epochs\n"),
         (["PICTURES", "--tag", "x"], "; names of runs are those of their folders"),
         (["PICTURES", "--xyzzy", "x"], "unrecognized arguments: --xyzzy x\n"),
+        (["PICTURES", "--data-dir", "PICTURES"], "--data-dir; use --data "),
         (["PICTURES", "PICTURES"], "; one folder is expected, with train and val as its subfolders\n"),
         (["PICTURES", "freeze=10"], "; use --freeze: it trains only the last layer"),
         (["PICTURES", "--wandb"], "; use -o 'Global.loggers=[wandb]': needs the package wandb\n"),
