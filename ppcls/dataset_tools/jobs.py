@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ppcls.errors import UserError
 from ppcls.files import read_regular
+from ppcls.files.temporary import remove_leftovers
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -59,6 +60,7 @@ def find_job(file: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         if changed:
             raise other_settings(folder, "; ".join(changed))
         return saved
+    remove_leftovers(file)  # of a process that was killed while it wrote its first file, the job file
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             f"{folder} already exists and was not created by this tool; choose another folder with --out"
