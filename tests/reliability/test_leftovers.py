@@ -30,7 +30,6 @@ COMMANDS = {
     "index": "index build written data --model embedder.yaml",
     "verification": "verify bundle.zip",
     "server": "serve --model paddle --port 0 --workers 2",
-    "prediction": "infer --model paddle data --out written.csv",
 }
 
 
