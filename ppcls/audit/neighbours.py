@@ -45,7 +45,7 @@ def find_neighbours(vectors: Floats, check: Callable[[], None] = lambda: None) -
     distances = np.full((len(vectors), COUNT), np.inf, np.float32)
     if len(known) < 2:
         return Neighbours(positions, distances, 0.0)
-    unit = _project(vectors[known])
+    unit = project(vectors[known])
     count = min(COUNT, len(known) - 1)
     for start in range(0, len(known), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(known)))
@@ -60,8 +60,12 @@ def find_neighbours(vectors: Floats, check: Callable[[], None] = lambda: None) -
     return Neighbours(positions, distances, float(np.median(distances[known, 0])))
 
 
-def _project(vectors: Floats) -> Floats:
-    """Returns centred vectors of length 1 with at most 128 components."""
+def project(vectors: Floats) -> Floats:
+    """Returns centred vectors of length 1 with at most 128 principal components, [N, 128 or less].
+
+    Args:
+        vectors: Finite vectors, [N, D].
+    """
     sample = vectors[:: max(1, len(vectors) // _SAMPLE)]
     centred = vectors - sample.mean(axis=0)
     if vectors.shape[1] > _DIMENSIONS:

@@ -2,26 +2,27 @@
 
 Decisions:
 
-- Pictures are compared by small grey copies instead of features, so the part needs no model and no GPU, and
-  can run in a thread while the run computes heat maps. Suspicious labels and outliers need features:
-  ``ppcls dataset audit`` finds them.
 - Images are read in random order until a limit is reached, so a sample of a large data set is checked. A
   duplicate is found only if both copies are in the sample, and the report says how many images were read.
+- Duplicates are found by small grey copies, which need no model. Suspicious labels and outliers need
+  features, which take more time than reading, so fewer images may be checked for these.
+- All of this runs in a thread at the end of the run, while the run computes heat maps.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.audit.findings import KINDS, audit
-from ppcls.audit.images import Pictures, read_copies, read_pixels
+from ppcls.audit.findings import KINDS, Finding, audit
+from ppcls.audit.images import Floats, Pictures, read_copies, read_pixels
 from ppcls.audit.neighbours import find_neighbours
 from ppcls.data.index.protocol import Index, sample_name
 from ppcls.files import one_line
@@ -31,7 +32,58 @@ _SEED = 0
 _BATCH = 64  # images between two looks at the clock
 _SHOWN = 6  # groups of each kind in the report
 _SHOWN_PICTURES = 4  # of each group
-_REPORTED = ("leak", "contradiction", "exact", "near", "burst")  # kinds that need no model
+_LABELS_SHOWN = 10  # suspicious labels in the report
+_READING_SHARE = 0.4  # of the time, if the labels are checked too
+_COMPARED = ("leak", "contradiction", "exact", "near", "burst")  # kinds that need no model
+_CHECKED = ("label", "outlier")  # kinds that need features
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Readable images in random order.
+
+    Attributes:
+        index: The images.
+        copies: Grey copies, [N, D] float32; see `Pictures`.
+        classes: Number of classes.
+    """
+
+    index: Index
+    copies: Floats
+    classes: int
+
+    def __len__(self) -> int:
+        """Returns the number of images."""
+        return len(self.index)
+
+
+@dataclass(frozen=True)
+class CheckedLabels:
+    """What a model knows about the first images of an `ImageSet`.
+
+    Attributes:
+        features: Features, [M, D] float32; NaN for an image without features.
+        probabilities: Predictions of a model that was not fitted on the image, [M, classes]; NaN for an image
+            without a prediction. None if there are none.
+    """
+
+    features: Floats
+    probabilities: Floats | None
+
+
+class Checker(Protocol):
+    """Checks the labels of images with a model."""
+
+    def __call__(
+        self, images: ImageSet, seconds: float, lock: AbstractContextManager[object]
+    ) -> CheckedLabels | str:
+        """Returns what a model knows, or the reason why it knows nothing.
+
+        Args:
+            images: The images.
+            seconds: Time after which the check ends.
+            lock: Lock that is held while a model computes.
+        """
 
 
 @dataclass(frozen=True)
@@ -43,24 +95,30 @@ class RunAudit:
         classes: Class names in order of label; may be empty.
         limit: Maximum number of images that are read; 0 for no audit.
         threads: Number of threads that read images.
+        checker: Checks labels with the features of a model; None without a model.
     """
 
     splits: Mapping[str, Index]
     classes: Sequence[str]
     limit: int
     threads: int
+    checker: Checker | None = None
 
-    def __call__(self, seconds: float) -> AuditPart | None:
+    def __call__(
+        self, seconds: float, lock: AbstractContextManager[object] | None = None
+    ) -> AuditPart | None:
         """Returns what the report shows; None if the audit is off or images have several labels.
 
         Args:
-            seconds: Time after which no more images are read.
+            seconds: Duration of the audit. One batch of images is read in any case.
+            lock: Lock that is held while a model computes; None without a model in another thread.
         """
         if not self.limit or any(index.labels.ndim > 1 for index in self.splits.values()):
             return None
         joined = _Joined(list(self.splits.values()))
         order = np.random.default_rng(_SEED).permutation(len(joined))[: self.limit]
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
+        end = begin + (1 if self.checker is None else _READING_SHARE) * seconds
         hashes: list[bytes | None] = []
         copies = []
         for start in range(0, len(order), _BATCH):
@@ -82,10 +140,53 @@ class RunAudit:
             np.concatenate(copies),
         )
         result = audit(pictures, find_neighbours(pictures.copies), None)
-        groups = {kind: result.of_kind(kind) for kind in _REPORTED}
+        groups = {kind: result.of_kind(kind) for kind in _COMPARED}
         counted = f"{len(chosen):,} of {len(joined):,} images were compared"
         total = "; ".join(f"{_COUNTED[kind]}: {len(findings)}" for kind, findings in groups.items())
-        return AuditPart(f"{counted}. {total}.", tuple(self._groups(groups, pictures, chosen)))
+        checked, labels = self._check(
+            pictures, chosen, seconds - (time.monotonic() - begin), lock or nullcontext()
+        )
+        return AuditPart(
+            f"{counted}. {total}. {checked}",
+            tuple(self._groups({**groups, **labels}, pictures, chosen)),
+        )
+
+    def _check(
+        self, pictures: Pictures, chosen: _Chosen, seconds: float, lock: AbstractContextManager[object]
+    ) -> tuple[str, dict[str, list[Finding]]]:
+        """Returns a sentence about the check of labels, and its findings by kind."""
+        if self.checker is None:
+            return "Labels were not checked, because the model has no features of images.", {}
+        readable = np.flatnonzero(np.isfinite(pictures.copies).all(axis=1))
+        images = ImageSet(chosen.select(readable), pictures.copies[readable], len(pictures.classes))
+        known = self.checker(images, seconds, lock)
+        if isinstance(known, str):
+            return f"Labels were not checked: {known}.", {}
+        checked = readable[: len(known.features)]
+        subset = Pictures(
+            [pictures.files[at] for at in checked],
+            pictures.labels[checked],
+            pictures.classes,
+            [pictures.splits[at] for at in checked],
+            [pictures.hashes[at] for at in checked],
+            pictures.copies[checked],
+        )
+        result = audit(subset, find_neighbours(known.features), known.probabilities)
+        findings = {
+            kind: [
+                replace(each, positions=tuple(int(checked[at]) for at in each.positions))
+                for each in result.of_kind(kind)
+            ]
+            for kind in _CHECKED
+        }
+        labels = (
+            f"suspicious labels: {len(findings['label'])}"
+            if known.probabilities is not None
+            else "the time did not suffice for checking labels"
+        )
+        return f"{len(checked):,} images were checked: {labels}; unlike all others: " + (
+            f"{len(findings['outlier'])}."
+        ), findings
 
     def _names(self, labels: NDArray[np.int64]) -> tuple[str, ...]:
         count = int(labels.max(initial=-1)) + 1
@@ -93,10 +194,10 @@ class RunAudit:
         return tuple(known[label] if label < len(known) else str(label) for label in range(count))
 
     def _groups(
-        self, groups: Mapping[str, Sequence[Any]], pictures: Pictures, chosen: _Chosen
+        self, groups: Mapping[str, Sequence[Finding]], pictures: Pictures, chosen: _Chosen
     ) -> Iterator[AuditGroup]:
         for kind, findings in groups.items():
-            for finding in findings[:_SHOWN]:
+            for finding in findings[: _LABELS_SHOWN if kind == "label" else _SHOWN]:
                 shown = []
                 for position in finding.positions[:_SHOWN_PICTURES]:
                     pixels = read_pixels(chosen, position)
@@ -140,6 +241,9 @@ class _Chosen(Index):
     def __init__(self, joined: _Joined, positions: NDArray[np.int64]) -> None:
         self._joined = joined
         self.positions = positions.tolist()
+
+    def select(self, positions: NDArray[np.int64]) -> _Chosen:
+        return _Chosen(self._joined, np.asarray(self.positions, np.int64)[positions])
 
     @property
     def labels(self) -> NDArray[np.int64]:

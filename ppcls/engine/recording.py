@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paddle import nn
+
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
@@ -143,10 +145,24 @@ def load_heat_maps(
         evaluated: Data sets for evaluation, by their keys in ``DataLoader``.
         find_best: Function that returns the checkpoint of the best model.
     """
-    best = find_best()
     evaluation = evaluated.get("Eval")
-    if best is None or evaluation is None:
+    model = None if evaluation is None else load_best(arch, losses, find_best)
+    if model is None or evaluation is None:
+        return None
+    return HeatMaps(model, evaluation.dataset.transform_ops, arch.data_format)
+
+
+def load_best(arch: AnyArch, losses: Losses, find_best: Callable[[], Path | None]) -> nn.Layer | None:
+    """Returns the best model in evaluation mode; None without a best model.
+
+    Args:
+        losses: Losses of training, whose weights a checkpoint contains too.
+        find_best: Function that returns the checkpoint of the best model.
+    """
+    best = find_best()
+    if best is None:
         return None
     model = build_network(arch)
     fill_model(model, read_inferred(arch, losses, best), best)
-    return HeatMaps(model, evaluation.dataset.transform_ops, arch.data_format)
+    model.eval()
+    return model

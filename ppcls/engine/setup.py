@@ -63,9 +63,10 @@ from ppcls.engine.evaluation.report_inputs import ReportImages
 from ppcls.engine.execution import connect
 from ppcls.engine.head.expectation import Choice
 from ppcls.engine.head.fit import fit_head_epoch
+from ppcls.engine.head.label_check import LabelCheck
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
-from ppcls.engine.recording import Recording, load_heat_maps, record_run
+from ppcls.engine.recording import Recording, load_best, load_heat_maps, record_run
 from ppcls.errors import UserError
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.postprocess.section import Infer
@@ -216,9 +217,25 @@ def build_run(
             checkpoints.class_names,
             settings.audit_images,
             runtime.cores,
+            _build_label_check(config, state, find_best),
         ),
     )
     return record_run(run, output_dir, recording, settings, pictures, text)
+
+
+def _build_label_check(
+    config: Config, state: TrainState, find_best: Callable[[], Path | None]
+) -> LabelCheck | None:
+    """Returns the check of labels for the report; None if the model does not classify evaluated images."""
+    evaluated = config.DataLoader.evaluated.get("Eval")
+    if evaluated is None or not isinstance(config.Arch, Arch) or config.Global.eval_mode != "classification":
+        return None
+    return LabelCheck(
+        partial(load_best, config.Arch, config.Loss.Train, find_best),
+        evaluated.dataset.transform_ops,
+        config.Arch.data_format,
+        state.precision,
+    )
 
 
 def _check_batch_norm(model: nn.Layer, name: str) -> None:

@@ -56,6 +56,9 @@ _INTERVAL = 60.0  # seconds between two updates of the file within an epoch
 # Time for heat maps: minimum and maximum in seconds, and the share of the duration of the run.
 _HEAT_MAP_SECONDS = (1.0, 20.0)
 _HEAT_MAP_SHARE = 0.02
+# The same for the audit of the images.
+_AUDIT_SECONDS = (3.0, 30.0)
+_AUDIT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -193,14 +196,16 @@ class HtmlReport(Reporter):
                 self._write()
 
     def finish(self) -> None:
-        """Computes heat maps of the worst mistakes of the best model, and looks for duplicates in a thread.
+        """Computes heat maps of the worst mistakes of the best model, and audits the images in a thread.
 
-        This takes up to 2 % of the duration of the run, but at least 1 second and at most 20 seconds.
+        Heat maps take up to 2 % of the duration of the run, but at least 1 second and at most 20 seconds. The
+        audit takes up to 5 %, but at least 3 seconds and at most 30 seconds.
         """
-        seconds = float(np.clip(_HEAT_MAP_SHARE * (time.monotonic() - self._start), *_HEAT_MAP_SECONDS))
+        duration = time.monotonic() - self._start
         with ThreadPoolExecutor(1) as pool:
+            seconds = float(np.clip(_AUDIT_SHARE * duration, *_AUDIT_SECONDS))
             audit = pool.submit(self._info.pictures.audit, seconds)
-            self._add_heat_maps(seconds)
+            self._add_heat_maps(float(np.clip(_HEAT_MAP_SHARE * duration, *_HEAT_MAP_SECONDS)))
             try:
                 self._audit = audit.result()
             except (OSError, MemoryError) as error:

@@ -72,7 +72,7 @@ class PictureSource:
         return f"sample {position}"
 
     def audit(self, seconds: float) -> AuditPart | None:  # noqa: ARG002
-        """Returns duplicates among the images, which are read for at most ``seconds``; None without an audit.
+        """Returns problems of images and labels, found within ``seconds``; None without an audit.
 
         Runs in a thread of its own.
 

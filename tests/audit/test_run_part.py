@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ppcls.audit.run_part import RunAudit
+from ppcls.audit.run_part import CheckedLabels, ImageSet, RunAudit
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.files import IMAGE_EXTENSIONS
 from ppcls.report.html import HtmlReport, RunInfo
@@ -37,7 +37,7 @@ def test_duplicates_across_splits_and_classes_are_found(splits: dict[str, FileIn
     assert part.summary == (
         "15 of 15 images were compared. Groups of duplicates in both training and validation: 1; with "
         "different labels: 1; of other files with the same content: 0; of other near duplicates: 0; series "
-        "of similar pictures: 0."
+        "of similar pictures: 0. Labels were not checked, because the model has no features of images."
     )
     leak, contradiction = part.groups
     assert "in train and val" in leak.text
@@ -64,13 +64,44 @@ class Source(PictureSource):
         return self._audit(seconds)
 
 
+def check_pixels(images: ImageSet, seconds: float, lock: object) -> CheckedLabels | str:
+    """Predicts the other class for the fourth image, with the grey copies as features."""
+    probabilities = np.full((len(images), 2), 0.1, np.float32)
+    probabilities[np.arange(len(images)), images.index.labels] = 0.9
+    assert np.isfinite(images.copies).all()
+    label = int(images.index.labels[3])
+    probabilities[3, label] = 0.01
+    probabilities[3, 1 - label] = 0.99
+    return CheckedLabels(images.copies, probabilities)
+
+
+def test_suspicious_labels_are_those_of_the_readable_images(splits: dict[str, FileIndex]) -> None:
+    seen: list[str] = []
+
+    def check(images: ImageSet, seconds: float, lock: object) -> CheckedLabels | str:
+        seen.append(images.index.name(3))
+        return check_pixels(images, seconds, lock)
+
+    part = RunAudit(splits, ("a", "b"), 100, 2, check)(60.0)
+    assert part is not None
+    assert "14 images were checked: suspicious labels: 1; unlike all others: 0." in part.summary
+    (group,) = (each for each in part.groups if "predicted" in each.text)
+    assert [picture.title for picture in group.pictures] == seen
+
+
+def test_reason_why_labels_were_not_checked(splits: dict[str, FileIndex]) -> None:
+    part = RunAudit(splits, ("a", "b"), 100, 2, lambda *_: "there is no best model")(60.0)
+    assert part is not None
+    assert part.summary.endswith("Labels were not checked: there is no best model.")
+
+
 def test_report_shows_findings_and_escapes_names(splits: dict[str, FileIndex], tmp_path: Path) -> None:
     info = RunInfo(pictures=Source(RunAudit(splits, ("<i>", "b"), 100, 1)))
     report = HtmlReport(tmp_path / "report.html", tmp_path / "events", info)
     report.finish()
     report.close()
     text = (tmp_path / "report.html").read_text()
-    assert "Duplicates among the images" in text
+    assert "Images and labels to check" in text
     assert "&lt;b&gt;.png" in text
     assert "<b>.png" not in text
     assert "<i>" not in text

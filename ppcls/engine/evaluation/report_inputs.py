@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +44,8 @@ class ReportImages(PictureSource, StepObserver):
         evaluated: Index of the evaluated samples; None without evaluation.
         names: Class names in order of label; may be empty.
         heat_maps: Function that returns the heat maps of the best model, or None without a best model.
-        audit: Function that looks for duplicates, given a number of seconds; it may return None.
+        audit: Function that audits the images, given a number of seconds and a lock, which it holds while a
+            model computes. It may return None.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class ReportImages(PictureSource, StepObserver):
         evaluated: Index | None,
         names: Sequence[str],
         heat_maps: Callable[[], HeatMaps | None] = lambda: None,
-        audit: Callable[[float], AuditPart | None] = lambda _seconds: None,
+        audit: Callable[[float, AbstractContextManager[object]], AuditPart | None] = lambda _s, _lock: None,
     ) -> None:
         assert splits.Train is not None
         evaluation = splits.evaluated.get("Eval")
@@ -63,6 +66,7 @@ class ReportImages(PictureSource, StepObserver):
         self._names = names
         self._heat_maps = cache(heat_maps)
         self._audit = audit
+        self._lock = Lock()
         self._epoch: int | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
         self._pictures: list[Picture] = []
@@ -109,9 +113,9 @@ class ReportImages(PictureSource, StepObserver):
         return super().name(position) if self._index is None else sample_name(self._index, position)
 
     def audit(self, seconds: float) -> AuditPart | None:
-        """Returns duplicates among images, which are read for at most ``seconds``; None without audit."""
+        """Returns problems of images and labels, found within ``seconds``; None without audit."""
         try:
-            return self._audit(seconds)
+            return self._audit(seconds, self._lock)
         except (MemoryError, RuntimeError) as error:  # a RuntimeError if there is no memory for a thread
             return AuditPart(f"The images were not compared: {error or 'there is not enough memory'}.", ())
 
@@ -127,13 +131,14 @@ class ReportImages(PictureSource, StepObserver):
         Raises:
             UserError: The best model does not support heat maps.
         """
-        maps = self._heat_maps()
-        if self._index is None or maps is None:
-            return None
-        try:
-            pixels = maps.overlay(self._index.read(position), class_id)
-        except DecodeError:
-            return None
+        with self._lock:
+            maps = self._heat_maps()
+            if self._index is None or maps is None:
+                return None
+            try:
+                pixels = maps.overlay(self._index.read(position), class_id)
+            except DecodeError:
+                return None
         return Picture(pixels, "", self.name(position))
 
     def _describe(self, label: NDArray[Any]) -> str:

@@ -138,6 +138,18 @@ class FeatureModel:
         if training:
             self.model.train()
 
+    def compute_batch(self, images: Tensor) -> Floats:
+        """Returns the features of images in float32, [B, D]. Puts the model into evaluation mode.
+
+        Raises:
+            UserError: The inputs of the last layers are not one vector per image.
+        """
+        self.model.eval()
+        with self._captured() as inputs, paddle.no_grad():
+            self.model(images)
+            rows = paddle.concat([self._checked(inputs, name) for name in self.layers], axis=1)
+        return np.asarray(rows.astype("float32").numpy())
+
     def _checked(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
         if name not in inputs or len(inputs[name].shape) != 2:
             shape = "no input" if name not in inputs else f"an input of shape {inputs[name].shape}"

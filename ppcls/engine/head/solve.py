@@ -155,10 +155,12 @@ def choose_strength(
 
 
 @on_one_core
-def predict_out_of_fold(samples: HeadSamples, folds: int, seed: int, strength: float) -> Floats:
+def predict_out_of_fold(
+    samples: HeadSamples, folds: int, seed: int, strength: float, check: Callable[[], None] = lambda: None
+) -> Floats:
     """Returns the probabilities of each image by a head that was not fitted on this image, [N, classes].
 
-    Images without a view get NaN.
+    Images without a view get NaN. See `choose_strength` for the arguments.
     """
     probabilities = np.full((len(samples.labels), samples.classes), np.nan, np.float32)
     for train, test in split_folds(samples, folds, seed):
@@ -167,6 +169,7 @@ def predict_out_of_fold(samples: HeadSamples, folds: int, seed: int, strength: f
         probabilities[held_out.images] = to_probabilities(
             model.logits(held_out.features), several=samples.labels.ndim == 2
         )
+        check()
     return probabilities
 
 

@@ -1,0 +1,1 @@
+"""Measures `ppcls dataset audit` on data sets with planted faults."""
