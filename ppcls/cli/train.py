@@ -304,6 +304,9 @@ class TrainOptions(ConfigOptions):
         "train for a few updates, and print the expected duration and memory of the whole run",
         exclusive=_MODE,
     )
+    figures: Path | None = option(
+        None, "file to which --dry-run also writes its figures, as JSON (docs/performance.md)", metavar="FILE"
+    )
     find_lr: bool = option(
         False,
         "train for at most 100 updates with a rising learning rate, plot the loss, and suggest a learning "
@@ -353,6 +356,8 @@ class TrainOptions(ConfigOptions):
             raise OptionsError("--time: expected a new training run, without --resume and other modes")
         if self.time is not None and (self.epochs is not None or self.head):
             raise OptionsError("--time: not allowed with --epochs and --head, which it chooses")
+        if self.figures is not None and not self.dry_run:
+            raise OptionsError("--figures: expected --dry-run, whose figures it writes")
         if self.increment_output and self.resume is not None:
             raise OptionsError(
                 "--increment-output: not allowed with --resume, which continues in the same folder"
@@ -425,7 +430,7 @@ def _plan(tree: Tree, classes: int, seconds: float) -> Config:
     from ppcls.files.temporary import temporary_folder
     from ppcls.recipe.load import load_config
     from ppcls.runtime.launch import check_single_process
-    from ppcls.search.time_plan import measure, plan_run
+    from ppcls.search.time_plan import measure, plan_run, time_limit
     from ppcls.zoo import architecture
 
     check_single_process("--time")
@@ -435,7 +440,7 @@ def _plan(tree: Tree, classes: int, seconds: float) -> Config:
     with temporary_folder("time") as folder:
         file = folder / "config.yaml"
         write_text(file, dump_yaml(tree))
-        measured = measure(file, [], seconds)
+        measured = measure(file, seconds)
     try:
         set_image_size(tree, side)
         resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
@@ -443,7 +448,7 @@ def _plan(tree: Tree, classes: int, seconds: float) -> Config:
         resizable = False
     plan = plan_run(measured, seconds - measured.seconds, classes, side, resizable=resizable)
     write_status(plan.describe())
-    overrides: dict[str, Any] = {"Global.epochs": plan.epochs}
+    overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": time_limit(seconds)}
     if plan.side != side:
         overrides |= set_image_size(tree, plan.side)
     if plan.head:
@@ -453,7 +458,7 @@ def _plan(tree: Tree, classes: int, seconds: float) -> Config:
 
 def _run_instead(options: TrainOptions, config: Config) -> None:
     """Does what the options ask for instead of one training run, and prints the result on rank 0."""
-    from ppcls.files import create_output_dir
+    from ppcls.files import create_output_dir, write_text
     from ppcls.recipe.class_folders import checked_output_dir
     from ppcls.runtime import session
     from ppcls.runtime.signals import interruptible
@@ -469,9 +474,11 @@ def _run_instead(options: TrainOptions, config: Config) -> None:
         from ppcls.engine.dry_run import dry_run
 
         with interruptible():
-            text = dry_run(config, runtime)
+            measured = dry_run(config, runtime)
         if runtime.is_main:
-            write_output(text)
+            if options.figures is not None:
+                write_text(options.figures, measured.as_json())
+            write_output(measured.text)
     elif options.find_batch_size:
         from ppcls.search.batch_size import find_batch_size
 

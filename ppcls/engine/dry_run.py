@@ -7,6 +7,7 @@ loader is timed, because they would make it look too fast.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -95,9 +96,43 @@ class DryRunFigures:
     @property
     def seconds(self) -> float:
         """Estimated duration of the remaining run in seconds, without setup and checkpoints."""
+        return self.training_seconds + self.evaluations * (self.evaluation or 0.0)
+
+    @property
+    def training_seconds(self) -> float:
+        """Estimated duration of the remaining training in seconds, without evaluations."""
         # The prefetched batches can hide a slow loader, because only a few updates are measured.
-        update = max(self.fed, self.fed_images / self.loader)
-        return self.full_updates * update + self.evaluations * (self.evaluation or 0.0)
+        return self.full_updates * max(self.fed, self.fed_images / self.loader)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Result of a dry run.
+
+    Attributes:
+        text: Lines of text for the user.
+        figures: Measurements.
+        images: Number of training images.
+        start: Seconds from the start of the process to the end of the first update.
+        pretrained: Whether the run starts from pretrained weights.
+    """
+
+    text: str
+    figures: DryRunFigures
+    images: int
+    start: float
+    pretrained: bool
+
+    def as_json(self) -> str:
+        """Returns the numbers that plan a run, as a JSON object; see `ppcls.search.time_plan.Measured`."""
+        numbers = {
+            "images": self.images,
+            "training": self.figures.training_seconds,
+            "evaluation": self.figures.evaluation or 0.0,
+            "pretrained": self.pretrained,
+            "start": self.start,
+        }
+        return json.dumps(numbers) + "\n"
 
 
 def describe(measured: DryRunFigures) -> list[str]:
@@ -143,11 +178,11 @@ _DISK_SECONDS = 1.0
 _PICTURES = 32  # number of stored images whose size is read
 
 
-def dry_run(config: Config, runtime: Runtime) -> str:
+def dry_run(config: Config, runtime: Runtime) -> DryRun:
     """Measures a run without writing its output files.
 
     Returns:
-        Lines of text, equal on all ranks except for the memory.
+        The measurements and lines of text, equal on all ranks except for the memory and the start.
 
     Raises:
         UserError: Training would fail as well, for example because of a bad image or too little memory.
@@ -160,7 +195,7 @@ def dry_run(config: Config, runtime: Runtime) -> str:
         split = config.DataLoader.need_train()
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:
-            measured, counts, batches = _measure(run, feed.prefetched)
+            measured, counts, batches, started = _measure(run, feed.prefetched)
             disk = _time_disk(run.state)
             lines = [
                 *run.notes,
@@ -179,11 +214,16 @@ def dry_run(config: Config, runtime: Runtime) -> str:
             ]
         finally:
             run.release()
-    return "\n".join(lines) + "\n"
+        return DryRun("\n".join(lines) + "\n", measured, len(run.state.loader.index), started, run.pretrained)
 
 
-def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, int]:
-    """Returns the measurements, their counts, and the number of batches for which the loader was timed."""
+def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, int, float]:
+    """Measures a run.
+
+    Returns:
+        The measurements, their counts, the number of batches for which the loader was timed, and the seconds
+        from the start of the process to the end of the first update.
+    """
     state = run.state
     settings = run.settings
     done = state.epoch
@@ -198,6 +238,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
     last = _feed(run, batches, 1)
     world = state.runtime.world_size
     first = float(all_reduce(np.array([time.perf_counter() - start]), world, maximum=True)[0])
+    started = time.time() - psutil.Process().create_time()
     counts = _count_updates(run, first)
     if counts.warm_up > 1:
         last = _feed(run, batches, counts.warm_up - 1)
@@ -227,7 +268,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
         full_updates=max(0, batches_left) / order.accumulate,
         evaluations=sum(due),
     )
-    return measured, counts, counted
+    return measured, counts, counted, started
 
 
 def _updates(state: TrainState, count: int) -> Iterator[bool]:

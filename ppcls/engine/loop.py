@@ -32,6 +32,7 @@ from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
 from ppcls.engine.evaluation.gap import GapMonitor
 from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
+from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.meter import Meter
 from ppcls.errors import SignalExit, UserError
 from ppcls.files.urls import local_path
@@ -66,6 +67,7 @@ class Run:
             None to use the running statistics.
         gap: Monitor that compares results of training and evaluation.
         epoch_trainer: Function that trains an epoch; None for `train_epoch`.
+        pretrained: Whether a new run starts from pretrained weights.
     """
 
     state: TrainState
@@ -83,6 +85,7 @@ class Run:
     statistics: Loader | None = None
     gap: GapMonitor = field(default_factory=GapMonitor)
     epoch_trainer: EpochTrainer | None = None
+    pretrained: bool = False
 
     @property
     def loaders(self) -> dict[str, Loader]:
@@ -157,16 +160,24 @@ def fit(run: Run) -> None:
     embedded = state.runtime.embedded
     with handle_signals(world, embedded) as signals, run.checkpoints.finished():
         requests = SaveStopRequests(settings, state.runtime, signals, run.output)
-        while state.progress.closing or not _is_finished(state, settings):
+        limit = TimeLimit(settings.time_limit, state.runtime)
+        while state.progress.closing or not (limit.reached or _is_finished(state, settings)):
+            limit.begin_epoch()
             if not state.progress.closing:
                 (run.epoch_trainer or train_epoch)(run, requests, monitor)
                 state.share_statistics()  # ranks have seen different images, but evaluate and save one model
                 state.progress.closing = True  # a run that stops during the evaluation resumes with it
-            _close_epoch(run, requests)
+            limit.end_training()
+            _close_epoch(run, requests, last=limit.reached)
             requests.saved()
             requests.raise_if_stopped()
     run.check_output()
-    if state.epoch < settings.epochs:
+    if state.epoch < settings.epochs and limit.reached:
+        run.log(
+            f"stopped after epoch {state.epoch} of {settings.epochs}: another one would not end within "
+            f"{settings.time_limit:g} s (Global.time_limit)"
+        )
+    elif state.epoch < settings.epochs:
         failed = state.progress.not_better
         count = "evaluation" if failed == 1 else f"{failed} evaluations"
         run.log(
@@ -247,21 +258,24 @@ def _batches(run: Run, meter: Meter) -> Iterator[Batch]:
         observers.end_batch(run, batch.update)
 
 
-def _close_epoch(run: Run, requests: SaveStopRequests) -> None:
+def _close_epoch(run: Run, requests: SaveStopRequests, *, last: bool) -> None:
     """Evaluates the model if an evaluation is due, and saves a checkpoint.
 
     After a stop signal it only saves; the resumed run then evaluates first.
+
+    Args:
+        last: Whether the run ends after this epoch, although it is not the last one of the config.
     """
     state = run.state
     settings = run.settings
     checkpoints = run.checkpoints
     epoch = state.epoch
-    last = state.epoch == settings.epochs
+    last = last or state.epoch == settings.epochs
     roles = [LATEST]
     score = None
     try:
         requests.raise_if_stopped()
-        if run.evaluator is not None and settings.evaluates_after(epoch):
+        if run.evaluator is not None and (last or settings.evaluates_after(epoch)):
             score, best = _evaluate(run, run.evaluator, requests)
             if best:
                 roles.append(BEST)

@@ -132,6 +132,7 @@ def build_run(
                 lambda model, images: None if resumed else notes.extend(initial.load(model, images)),
                 load_beside=lambda model: None if resumed else notes.extend(initial.load_beside(model)),
             )
+        pretrained = weights is not None and resumed is None and not weights.started_from_scratch(notes)
         notes += _describe_model(config.Arch, settings, state, settings.image_shape)
         if state.ema is not None:
             notes += state.ema.describe(settings.epochs, state.updates_per_epoch)
@@ -176,7 +177,7 @@ def build_run(
                 indexes[_TRAIN].labels,
                 output_dir,
                 head=config.LinearHead is not None,
-                pretrained=not weights.started_from_scratch(notes),
+                pretrained=pretrained,
             )
         notes += _restore(state, checkpoints, resumed) if resumed is not None else []
         if writing and runtime.is_main:
@@ -202,6 +203,7 @@ def build_run(
         statistics=statistics,
         gap=GapMonitor(config.Arch.momentum_key),
         epoch_trainer=None if config.LinearHead is None else fit_head_epoch,
+        pretrained=pretrained,
     )
     if recording is None:
         return run

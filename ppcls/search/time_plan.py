@@ -8,15 +8,17 @@ Decisions:
   accuracy, and then tries smaller images.
 - A head is planned if it is expected to be better (see `ppcls.engine.head.expectation`), or if too few epochs
   of fine-tuning fit.
-- The time of the measurement counts. The start of the run is assumed to take as long as the part of the
-  measurement without its updates. A fifth of the rest is a reserve, because other programs may slow down the
-  machine later.
+- The time of the measurement counts. The start of the run is assumed to take as long as that of the
+  measurement. A fifth of the rest is a reserve, because other programs may slow down the machine later.
+- The plan is a forecast, so the run also gets a limit, ``Global.time_limit``: it ends after the epoch after
+  which another one would be late.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,14 +35,8 @@ _SIDES = (0.75, 0.5)  # further sides of the images, relative to the measured on
 _SIDE_STEP = 32
 _SMALLEST_SIDE = 64
 _FIT_SECONDS = (8.0, 0.05)  # duration of fitting a head: at least, and per row of features
-_LEAST_START = 0.3  # share of the measurement
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = r"([\d.]+) (ms|s)"
-_SPEED = re.compile(rf"^speed .*: {_DURATION} per update of ([\d.e+]+) images$", re.MULTILINE)
-_WHOLE = re.compile(
-    rf"^whole run .* for (\d+) updates(?: and \d+ evaluations of {_DURATION})?;", re.MULTILINE
-)
-_SCRATCH = "training from scratch"
+_END_SECONDS = (6.0, 0.1)  # for the report at the end of a run: at least, and as a share of the time
 
 
 def read_duration(text: str) -> float:
@@ -178,39 +174,35 @@ def _heads(measured: Measured, side: int) -> Iterator[TimePlan]:
         yield TimePlan(True, 1, side, views, seconds, "")
 
 
+def time_limit(seconds: float) -> float:
+    """Returns the value of ``Global.time_limit`` for a process that must end within ``seconds``."""
+    least, share = _END_SECONDS
+    return max(1.0, seconds - max(least, share * seconds))
+
+
 def read_measured(text: str, seconds: float) -> Measured:
-    """Returns the figures in the output of a dry run of one epoch; see `ppcls.engine.dry_run.describe`.
+    """Returns the figures of a dry run of one epoch.
 
     Args:
-        text: Output of the dry run.
+        text: Content of the file that ``--figures`` names; see `ppcls.engine.dry_run.DryRun.as_json`.
         seconds: Duration of the dry run.
-
-    Raises:
-        ValueError: The text is not the output of a dry run.
     """
-    speed = _SPEED.search(text)
-    whole = _WHOLE.search(text)
-    if speed is None or whole is None:
-        raise ValueError("expected the lines 'speed' and 'whole run' of a dry run")
-    updates = max(1, int(whole[1]))
-    evaluation = _seconds(whole[2], whole[3]) if whole[2] else 0.0
-    images = round(updates * float(speed[3]))
-    epoch = updates * _seconds(speed[1], speed[2])
-    # The dry run trains about 10 updates, times the loader for a second or more, and reads two batches.
-    start = max(_LEAST_START * seconds, seconds - 10 * epoch / updates)
-    return Measured(images, epoch, evaluation, _SCRATCH not in text, seconds, start)
+    figures = json.loads(text)
+    return Measured(
+        figures["images"],
+        figures["training"],
+        figures["evaluation"],
+        figures["pretrained"],
+        seconds,
+        figures["start"],
+    )
 
 
-def _seconds(number: str, unit: str) -> float:
-    return float(number) / (1000 if unit == "ms" else 1)
-
-
-def measure(config: Path, overrides: Sequence[str], seconds: float) -> Measured:
+def measure(config: Path, seconds: float) -> Measured:
     """Returns the figures of a dry run of one epoch in a child process.
 
     Args:
         config: Config file of the run, in a temporary folder to which the log is written.
-        overrides: Overrides of config keys, each as ``KEY=VALUE``.
         seconds: Time after which the measurement is stopped.
 
     Raises:
@@ -221,7 +213,9 @@ def measure(config: Path, overrides: Sequence[str], seconds: float) -> Measured:
 
     log = config.with_name("measure.log")
     start = time.monotonic()
-    with start_training(config, [*overrides, "Global.epochs=1"], log, ["--dry-run"]) as process:
+    file = config.with_name("figures.json")
+    options = ["--dry-run", "--figures", str(file)]
+    with start_training(config, ["Global.epochs=1"], log, options) as process:
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -231,5 +225,4 @@ def measure(config: Path, overrides: Sequence[str], seconds: float) -> Measured:
             ) from None
     if code:
         raise child_error(code, f"--time: the measurement failed: {last_lines(log)}")
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return read_measured(text, time.monotonic() - start)
+    return read_measured(file.read_text(encoding="utf-8"), time.monotonic() - start)

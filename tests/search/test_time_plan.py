@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.cli.train import train
-from ppcls.engine.dry_run import DryRunFigures, describe
+from ppcls.engine.dry_run import DryRun, DryRunFigures
 from ppcls.errors import UserError
-from ppcls.search.time_plan import Measured, plan_run, read_duration, read_measured
+from ppcls.search.time_plan import Measured, plan_run, read_duration, read_measured, time_limit
 
 SECONDS = st.floats(0.01, 1e4)
 MEASURED = st.builds(
@@ -66,22 +66,23 @@ def test_too_little_time_is_an_error_with_the_time_that_is_needed() -> None:
         plan_run(Measured(1000, 8.0, 2.0, False, 30.0, 10.0), 11.0, 10, 224, resizable=True)
 
 
-@given(st.floats(1e-4, 100), st.floats(1e-4, 1000), st.integers(1, 500), st.booleans())
-def test_figures_of_a_dry_run_are_read(fed: float, evaluation: float, updates: int, evaluated: bool) -> None:
+@given(st.floats(1e-4, 100), st.floats(1e-4, 1000), st.integers(1, 500), st.booleans(), st.booleans())
+def test_figures_of_a_dry_run_are_read(
+    fed: float, evaluation: float, updates: int, evaluated: bool, pretrained: bool
+) -> None:
     figures = DryRunFigures(
         fed, 0.0, 16, fed, 16, 1e9, evaluation if evaluated else None, updates, updates, 1
     )
-    text = "\n".join(["training from scratch", *describe(figures)])
-    measured = read_measured(text, 3.0)
-    assert measured.images == 16 * updates
-    assert measured.epoch == pytest.approx(updates * fed, rel=0.06, abs=1e-4 * updates)
-    assert measured.evaluation == pytest.approx(evaluation if evaluated else 0.0, rel=0.06, abs=1e-4)
-    assert not measured.pretrained
+    measured = read_measured(DryRun("", figures, 16 * updates, 2.5, pretrained).as_json(), 3.0)
+    assert measured == Measured(
+        16 * updates, figures.training_seconds, evaluation if evaluated else 0.0, pretrained, 3.0, 2.5
+    )
+    assert measured.epoch + measured.evaluation == pytest.approx(figures.seconds)
 
 
-def test_output_of_something_else_is_rejected() -> None:
-    with pytest.raises(ValueError, match="expected the lines"):
-        read_measured("speed 1", 1.0)
+@given(st.floats(1, 1e5))
+def test_the_limit_of_a_run_leaves_time_for_the_report(seconds: float) -> None:
+    assert 1 <= time_limit(seconds) <= max(1, seconds - 6)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400)])
@@ -102,6 +103,7 @@ def test_invalid_durations(text: str) -> None:
         (["--time", "10m", "--epochs", "3"], "not allowed with --epochs"),
         (["--time", "10m", "--head"], "not allowed with --epochs and --head"),
         (["--time", "10m", "--dry-run"], "expected a new training run"),
+        (["--figures", "figures.json"], "expected --dry-run"),
     ],
 )
 def test_contradictory_options(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
