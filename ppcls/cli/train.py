@@ -304,6 +304,11 @@ class TrainOptions(ConfigOptions):
         "train for a few updates, and print the expected duration and memory of the whole run",
         exclusive=_MODE,
     )
+    learning_curve: bool = option(
+        False,
+        "first train with an eighth, a quarter and a half of the images, so that report.html shows the "
+        "accuracy over the number of images; takes about twice as long",
+    )
     figures: Path | None = option(
         None, "file to which --dry-run also writes its figures, as JSON (docs/performance.md)", metavar="FILE"
     )
@@ -356,6 +361,12 @@ class TrainOptions(ConfigOptions):
             raise OptionsError("--time: expected a new training run, without --resume and other modes")
         if self.time is not None and (self.epochs is not None or self.head):
             raise OptionsError("--time: not allowed with --epochs and --head, which it chooses")
+        if self.learning_curve and (
+            self.resume is not None or self.time is not None or self.replaces_training
+        ):
+            raise OptionsError(
+                "--learning-curve: expected a new training run, without --resume, --time and other modes"
+            )
         if self.figures is not None and not self.dry_run:
             raise OptionsError("--figures: expected --dry-run, whose figures it writes")
         if self.increment_output and self.resume is not None:
@@ -408,6 +419,8 @@ def train(options: TrainOptions) -> None:
     if options.time is not None:
         classes = config.class_count(training=True) or 1
         config = _plan(config.model_dump(mode="json"), classes, options.time)
+    if options.learning_curve:
+        _measure_curve(config)
     from ppcls import api
 
     api.fit(config, profiled=profiled, own_process=True)
@@ -454,6 +467,18 @@ def _plan(tree: Tree, classes: int, seconds: float) -> Config:
     if plan.head:
         overrides |= {**set_head(tree, True), "LinearHead": {"views": plan.views}}
     return load_config(tree, overrides)
+
+
+def _measure_curve(config: Config) -> None:
+    """Trains with parts of the images; see `ppcls.search.learning_curve`."""
+    from ppcls.files import create_output_dir
+    from ppcls.recipe.class_folders import checked_output_dir
+    from ppcls.search.learning_curve import measure_curve
+
+    _need_folder(config.Global.output_dir)
+    output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
+    classes = config.class_count(training=True)
+    measure_curve(config.model_dump(mode="json"), config.DataLoader, classes, output_dir, _report)
 
 
 def _run_instead(options: TrainOptions, config: Config) -> None:

@@ -47,6 +47,7 @@ from ppcls.report.record import (
 )
 from ppcls.report.stored_evaluation import EVALUATION_FILE, StoredEvaluation, store_evaluation
 from ppcls.report.summary.certainty import advise, measure_certainty
+from ppcls.report.summary.curve import CURVE_FILE, describe_curve, read_curve
 from ppcls.report.summary.facts import describe_device, read_batch_size
 from ppcls.report.thumbnail import AuditPart, Picture, PictureSource, data_uri
 
@@ -277,6 +278,12 @@ class HtmlReport(Reporter):
             certainty = measure_certainty(confusion, names)
             advice = advise(confusion, names, _train_accuracy(self._records), info.auditable_root)
         reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
+        try:
+            curve = read_curve(self._path.with_name(CURVE_FILE), certainty)
+            curve_text = describe_curve(curve)
+        except UserError as error:  # the report must not end the run
+            curve = []
+            curve_text = str(error)
         labels = label_scores(outcomes, info.classes) if isinstance(outcomes, LabelOutcomes) else None
         tiles = summarize_run(self._records, ended=self._closed, update=self._update)
         duration = "Duration since the resume" if self._resumed else "Duration"
@@ -294,6 +301,8 @@ class HtmlReport(Reporter):
             data=data,
             certainty=certainty.describe() if certainty is not None else "",
             advice=advice,
+            curve=curve,
+            curve_text=curve_text,
             gaps=describe_gaps(self._records),
             evaluation=evaluation,
             worst=self._worst(),
