@@ -94,7 +94,7 @@ def count_found(rows: Sequence[Sequence[str]], faults: Mapping[str, Any]) -> dic
     suspicious = [file for kind, _, file, *_ in rows if kind == "label"]
     outliers = {file for kind, _, file, *_ in rows if kind == "outlier"}
     planted = {*faults["wrong"], *faults["foreign"]}
-    found = {
+    counts = {
         "planted among the first suspicious labels": (
             sum(file in planted for file in suspicious[:_FIRST]),
             min(_FIRST, len(suspicious)),
@@ -110,13 +110,13 @@ def count_found(rows: Sequence[Sequence[str]], faults: Mapping[str, Any]) -> dic
     }
     for kind in ("exact", "near"):
         pairs = [set(pair) for pair in faults[kind]]
-        found[f"{kind} duplicates across the splits"] = (
+        counts[f"{kind} duplicates across the splits"] = (
             sum(any(pair <= files for files in duplicates) for pair in pairs),
             len(pairs),
         )
-    return found
+    return counts
 
 
-def describe(found: Mapping[str, tuple[int, int]]) -> str:
+def describe(counts: Mapping[str, tuple[int, int]]) -> str:
     """Returns one line per kind of fault."""
-    return "".join(f"{kind}: {count} of {total}\n" for kind, (count, total) in found.items())
+    return "".join(f"{kind}: {count} of {total}\n" for kind, (count, total) in counts.items())

@@ -420,7 +420,14 @@ def train(options: TrainOptions) -> None:
         classes = config.class_count(training=True) or 1
         config = _plan(config.model_dump(mode="json"), classes, options.time)
     if options.learning_curve:
-        _measure_curve(config)
+        from ppcls.files import create_output_dir
+        from ppcls.recipe.class_folders import checked_output_dir
+        from ppcls.search.learning_curve import measure_curve
+
+        _need_folder(config.Global.output_dir)
+        output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
+        classes = config.class_count(training=True)
+        measure_curve(config.model_dump(mode="json"), config.DataLoader, classes, output_dir, _report)
     from ppcls import api
 
     api.fit(config, profiled=profiled, own_process=True)
@@ -467,18 +474,6 @@ def _plan(tree: Tree, classes: int, seconds: float) -> Config:
     if plan.head:
         overrides |= {**set_head(tree, True), "LinearHead": {"views": plan.views}}
     return load_config(tree, overrides)
-
-
-def _measure_curve(config: Config) -> None:
-    """Trains with parts of the images; see `ppcls.search.learning_curve`."""
-    from ppcls.files import create_output_dir
-    from ppcls.recipe.class_folders import checked_output_dir
-    from ppcls.search.learning_curve import measure_curve
-
-    _need_folder(config.Global.output_dir)
-    output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
-    classes = config.class_count(training=True)
-    measure_curve(config.model_dump(mode="json"), config.DataLoader, classes, output_dir, _report)
 
 
 def _run_instead(options: TrainOptions, config: Config) -> None:

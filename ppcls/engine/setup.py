@@ -52,6 +52,7 @@ from ppcls.engine.checkpoint.disk_space import describe_disk_space
 from ppcls.engine.checkpoint.resume import resume
 from ppcls.engine.core.build import build_state, rate_scale
 from ppcls.engine.core.networks import beside_prefixes
+from ppcls.engine.core.precision import Precision
 from ppcls.engine.core.settings import EngineSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
@@ -219,25 +220,30 @@ def build_run(
             checkpoints.class_names,
             settings.audit_images,
             runtime.cores,
-            _build_label_check(config, state, find_best),
+            _build_label_check(
+                config.Arch,
+                config.DataLoader.evaluated.get("Eval") if settings.eval_mode == "classification" else None,
+                partial(load_best, config.Arch, config.Loss.Train, find_best),
+                state.precision,
+            ),
         ),
     )
     return record_run(run, output_dir, recording, settings, pictures, text)
 
 
 def _build_label_check(
-    config: Config, state: TrainState, find_best: Callable[[], Path | None]
+    arch: AnyArch, evaluated: Split | None, load: Callable[[], nn.Layer | None], precision: Precision
 ) -> LabelCheck | None:
-    """Returns the check of labels for the report; None if the model does not classify evaluated images."""
-    evaluated = config.DataLoader.evaluated.get("Eval")
-    if evaluated is None or not isinstance(config.Arch, Arch) or config.Global.eval_mode != "classification":
+    """Returns the check of labels for the report; None if the model does not classify evaluated images.
+
+    Args:
+        evaluated: Data set of the evaluation; None without one.
+        load: Function that returns the best model.
+        precision: Precision of the run.
+    """
+    if evaluated is None or not isinstance(arch, Arch):
         return None
-    return LabelCheck(
-        partial(load_best, config.Arch, config.Loss.Train, find_best),
-        evaluated.dataset.transform_ops,
-        config.Arch.data_format,
-        state.precision,
-    )
+    return LabelCheck(load, evaluated.dataset.transform_ops, arch.data_format, precision)
 
 
 def _check_batch_norm(model: nn.Layer, name: str) -> None:
