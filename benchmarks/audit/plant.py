@@ -181,5 +181,5 @@ def _write_foreign(pictures: Path, data: LabelledPixels, count: int, rng: np.ran
         crop = photo.crop((left, top, left + side, top + side)).resize((width, height))
         name = data.names[int(rng.integers(len(data.names)))]
         paths.append(f"train/{name}/foreign-{number:02}.png")
-        crop.save(pictures / paths[-1])
+        crop.save(pictures / paths[-1], icc_profile=None)
     return paths

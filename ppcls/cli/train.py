@@ -426,8 +426,8 @@ def train(options: TrainOptions) -> None:
 
         _need_folder(config.Global.output_dir)
         output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
-        classes = config.class_count(training=True)
-        measure_curve(config.model_dump(mode="json"), config.DataLoader, classes, output_dir, _report)
+        tree = config.model_dump(mode="json")
+        measure_curve(tree, config.DataLoader, config.class_count(training=True), output_dir, _report)
     from ppcls import api
 
     api.fit(config, profiled=profiled, own_process=True)
