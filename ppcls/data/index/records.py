@@ -18,6 +18,7 @@ from ppcls.config.base.fields import Index
 from ppcls.data.index.base import Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.records.lmdb import LMDBFormat
+from ppcls.data.records.parquet import ParquetIndex, read_parquet
 from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import INDEX_SUFFIX, OpenFiles, RecordFormat, Shard, default_index_path
 from ppcls.data.records.tfrecord import TFRecordFormat
@@ -219,6 +220,42 @@ class RecordDataset(Dataset, abstract=True):
     def read(self, class_num: int | None) -> RecordIndex:
         """Returns the index of the samples in all files."""
         return read_records(self.record_format, self.paths, None, class_num)
+
+
+class ParquetDataset(Dataset):
+    """Images and labels in Parquet files, such as those of image data sets on the Hugging Face Hub.
+
+    All encoded images are kept in memory. Needs the extra `parquet`.
+    """
+
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files, or patterns such as `data/train-*.parquet`. Files of a pattern are read in the order of their
+    names."""
+    image_column: str = "image"
+    """Column of the encoded images: binary values, or structures with the field `bytes`."""
+    label_column: str = "label"
+    """Column of the labels, 0 to the number of classes - 1."""
+
+    @property
+    def place(self) -> str:
+        """Paths of the files."""
+        return ", ".join(self.paths)
+
+    @property
+    def label_place(self) -> str:
+        """Path of the first file, or its pattern."""
+        return self.paths[0]
+
+    def read(self, class_num: int | None) -> ParquetIndex:
+        """Returns the index of the rows in all files.
+
+        Raises:
+            UserError: pyarrow is not installed, a file is missing or damaged, or a column does not fit.
+        """
+        files = _expand_patterns(self.paths, indexes=False)
+        index = read_parquet(files, self.image_column, self.label_column)
+        check_labels(index.labels, lambda at: f"{index.name(at)}, {index.where(at)}", class_num)
+        return index
 
 
 class IndexedDataset(RecordDataset, abstract=True):
