@@ -130,9 +130,9 @@ def _whole_numbers(file: Path, column: Any, name: str) -> NDArray[np.int64]:
     from pyarrow import types
 
     if not types.is_integer(column.type) or column.null_count:
-        found = f"{column.null_count} rows without one" if column.null_count else str(column.type)
+        actual = f"{column.null_count} rows without one" if column.null_count else str(column.type)
         raise UserError(
-            f"{file}: column {name!r}: expected a whole number for each image, found {found}; set "
+            f"{file}: column {name!r}: expected a whole number for each image, found {actual}; set "
             "label_column of the dataset, or write the number of each class into the file"
         )
     return np.asarray(column.to_numpy(), np.int64)
