@@ -300,7 +300,7 @@ def test_resize_reports_a_bad_image_and_copies_the_others(
     assert "4 images shrunk" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
         f"error: 1 bad images were not copied to {out}",
-        f"{photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
+        f"  {photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
     ]
 
 
@@ -363,7 +363,7 @@ def test_stats_without_a_readable_image_suggest_check(
         image.write_bytes(b"no image")
     assert run("stats", photographs, "--out", tmp_path / "stats") == 2
     check = command_line("dataset", "check", photographs)
-    assert error_of(capsys).endswith(f"\nfix or remove it; `{check}` lists all bad images")
+    assert error_of(capsys).endswith(f"\n  fix or remove it; `{check}` lists all bad images")
 
 
 def test_stats_of_five_channels_are_the_same_from_list_and_config(
@@ -374,10 +374,10 @@ def test_stats_of_five_channels_are_the_same_from_list_and_config(
     assert run("stats", listing, "--out", out) == 2
     *_, bad, hint = error_of(capsys).splitlines()
     assert "found 5 channels" in bad or bad.startswith("… and ")
-    assert hint == "for images with 5 channels add --channels 5"
+    assert hint == "  for images with 5 channels add --channels 5"
     assert not out.exists()
     assert run("stats", listing, "--out", out, "--channels", 1) == 2
-    assert error_of(capsys).endswith("\nfor images with 5 channels add --channels 5")
+    assert error_of(capsys).endswith("\n  for images with 5 channels add --channels 5")
     assert run("stats", listing, "--out", out, "--channels", 5, "--dtype", "uint16") == 0
     first = json.loads((out / "stats.json").read_text())
     paths = [tmp_path / "cells" / line.split()[0] for line in listing.read_text().splitlines()]
