@@ -46,7 +46,7 @@ else
 install = $(1)/bin/python -m pip install --disable-pip-version-check --no-compile --progress-bar off $(2) 2>&1 | awk '$(SHORTEN)'
 endif
 
-.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile test-runners fuzz soak lint test-gpu test-paddle26 docs requirements wheel clean
+.PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile test-runners fuzz soak lint test-gpu test-paddle26 docs requirements lock sbom wheel clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.11] [DEVICE=cpu|gpu]   (now: PYTHON=$(PYTHON) DEVICE=$(DEVICE))"
@@ -176,6 +176,23 @@ docs: setup-dev ## write docs/config.md, docs/models.md and configs/schema.json,
 
 requirements: ## write requirements*.txt from pyproject.toml
 	@$(RUN) .ci/requirements.py
+
+lock: ## write requirements-*.lock, with the hash of each package (needs uv and a network)
+	@for kind in cpu gpu; do \
+		if [ $$kind = cpu ]; then from=requirements-cpu.txt version=3.11; else from=requirements.txt version=3.10; fi; \
+		rm -f requirements-$$kind.lock; \
+		uv pip compile $$from --generate-hashes --no-header --quiet --python-version $$version \
+			--python-platform x86_64-manylinux_2_28 --output-file requirements-$$kind.lock >/dev/null || exit 1; \
+		sed -i "1i # Written by \`make lock\` from $$from, for Python $$version on Linux x86-64; edit pyproject.toml." \
+			requirements-$$kind.lock; \
+	done
+
+sbom: ## write dist/sbom-*.cdx.json, the packages of the lock files in CycloneDX's format (needs uv and a network)
+	@mkdir -p dist
+	@for kind in cpu gpu; do \
+		uvx --from 'cyclonedx-bom>=7.5,<8' cyclonedx-py requirements requirements-$$kind.lock --output-reproducible \
+			--of JSON --output-file dist/sbom-$$kind.cdx.json || exit 1; \
+	done
 
 wheel: setup-dev ## build the package: dist/*.whl and dist/*.tar.gz
 	$(RUN) -m build

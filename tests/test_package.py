@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from paths import ROOT
 
 import ppcls
@@ -47,6 +49,24 @@ def test_requirements_check_names_a_file_that_differs(tmp_path: Path) -> None:
         1,
         "requirements.txt: differ from pyproject.toml; run `make requirements`\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("lock", "listed", "python"),
+    [("cpu", "requirements-cpu.txt", "3.11"), ("gpu", "requirements.txt", "3.10")],
+)
+def test_lock_file_has_all_requirements_with_hashes(lock: str, listed: str, python: str) -> None:
+    text = (ROOT / f"requirements-{lock}.lock").read_text()
+    pattern = r"^([\w.-]+)==(\S+).* \\\n    --hash=sha256:[0-9a-f]{64}"
+    entries = re.findall(pattern, text, re.MULTILINE)
+    versions = dict(entries)
+    assert len(versions) == len(re.findall(r"^[\w.-]+==", text, re.MULTILINE)) > 50, "each has hashes"
+    for line in (ROOT / listed).read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+            assert versions[canonicalize_name(requirement.name)] in requirement.specifier, line
 
 
 @pytest.mark.parametrize("name", ["quickstart.yaml", "configs/quickstart.yaml", "quickstart"])

@@ -196,16 +196,17 @@ def test_real_runs_of_any_number_of_processes_agree(
 
 
 @pytest.mark.reliability
+@pytest.mark.parametrize("world_sizes", [(1, 3, 2, 1), (4, 3, 4)], ids=["1-3-2-1", "4-3-4"])
 def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
-    make_run: Callable[..., Path], tmp_path: Path, figure: Figure
+    make_run: Callable[..., Path], tmp_path: Path, figure: Figure, world_sizes: tuple[int, ...]
 ) -> None:
     """Rank 0 is killed in the third update of each; what it takes with it comes again, in another number."""
     straight = run(make_run("straight", Global__use_dali=True), tmp_path / "notes", 1)
     seen: dict[int, list[int]] = {}
     config = make_run("changing", Global__use_dali=True, Global__save_steps=1, Global__checkpoints="auto")
-    for number, ranks in enumerate((1, 3, 2, 1)):
+    for number, ranks in enumerate(world_sizes):
         notes = tmp_path / f"notes{number}"
-        last = 8 if number == 3 else 2 * (number + 1)
+        last = 8 if number == len(world_sizes) - 1 else 2 * (number + 1)
         code = end(begin("noting_run.py", config, notes, "STEPS=1", f"DIE_AT={last}", ranks=ranks))
         assert (code == 0) == (last == 8), said(notes)
         found = noted_steps(notes, ranks)
@@ -213,7 +214,8 @@ def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
         seen |= {update: samples for update, samples in found.items() if update < last}
     assert seen == straight
     far = assert_close(tmp_path / "straight", tmp_path / "changing")
+    numbers = ", then ".join(map(str, world_sizes))
     figure(
-        "a run of 1, then 3, then 2, then 1 processes, killed between: the samples of one process's run, "
+        f"a run of {numbers} processes, killed between: the samples of one process's run, "
         f"step by step; weights differ by at most {far:.0e}"
     )

@@ -32,7 +32,8 @@ SPAN = (
 )
 # What the text says of a command that no test runs. There is no other reason.
 MARK = re.compile(
-    r"\bneeds (?:a GPU|ImageNet|(?:two |four )?GPUs|these folders|(?:two|several) machines|Docker|Slurm)\b",
+    r"\bneeds (?:a GPU|ImageNet|(?:two |four )?GPUs|these folders|(?:two|several) machines|Docker|Slurm"
+    r"|object storage|uv|a release)\b",
     re.IGNORECASE,
 )
 NETWORK = re.compile(r"\bneeds a network\b", re.IGNORECASE)  # slow tests run these where there is one
