@@ -36,7 +36,7 @@ _SIDE_STEP = 32
 _SMALLEST_SIDE = 64
 _FIT_SECONDS = (8.0, 0.05)  # duration of fitting a head: at least, and per row of features
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_END_SECONDS = (6.0, 0.1)  # for the report at the end of a run: at least, and as a share of the time
+_END_SECONDS = (10.0, 0.1)  # for the report at the end of a run: at least, and as a share of the time
 
 
 def read_duration(text: str) -> float:
