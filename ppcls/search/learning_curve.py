@@ -56,7 +56,7 @@ def measure_curve(
         UserError: The data can't be divided, or a run fails.
     """
     check_single_process("--learning-curve")
-    indexes = _read_images(data, classes)
+    indexes = read_splits(data, classes)
     folder = output_dir / FOLDER
     folder.mkdir(exist_ok=True)
     train = indexes["Train"]
@@ -66,7 +66,7 @@ def measure_curve(
         report(f"learning curve: training with {count} of {len(train)} images")
         run = folder / f"images_{count}"
         masks = {"Train": chosen, "Eval": np.ones(len(indexes["Eval"]), np.bool_)}
-        file = _write_config(tree, data, indexes, masks, run)
+        file = write_part(tree, data, indexes, masks, run)
         log = folder / f"images_{count}.log"
         with start_training(file, [], log) as process:
             code = process.wait()
@@ -103,7 +103,12 @@ def choose_parts(labels: NDArray[np.int64], seed: int) -> Iterator[NDArray[np.bo
             yield chosen
 
 
-def _read_images(data: DataLoader, classes: int | None) -> dict[str, FileIndex]:
+def read_splits(data: DataLoader, classes: int | None) -> dict[str, FileIndex]:
+    """Returns the images for training and for evaluation, by the name of the split.
+
+    Raises:
+        UserError: A split is missing, or its images are not separate files with one label each.
+    """
     splits = {"Train": data.Train, "Eval": data.evaluated.get("Eval")}
     indexes = {}
     for part, split in splits.items():
@@ -119,14 +124,25 @@ def _read_images(data: DataLoader, classes: int | None) -> dict[str, FileIndex]:
     return indexes
 
 
-def _write_config(
+def write_part(
     tree: Tree,
     data: DataLoader,
     indexes: dict[str, FileIndex],
     masks: dict[str, NDArray[np.bool_]],
     run: Path,
 ) -> Path:
-    """Writes the image lists and the config of a run, and returns the path of the config."""
+    """Writes the image lists and the config of a run with a part of the images beside its output folder.
+
+    Args:
+        tree: Config of the run with all images as plain data.
+        data: Data sets of the config.
+        indexes: Result of `read_splits`.
+        masks: Images to use, [N] bool, by the name of the split.
+        run: Output folder of the run, whose parent folder exists.
+
+    Returns:
+        Path of the config.
+    """
     loaders = dict(tree["DataLoader"])
     for part in _PARTS:
         listing = run.with_name(f"{run.name}_{part.lower()}.txt")
@@ -148,7 +164,12 @@ def _write_config(
         write_class_names(run.with_name(LABEL_LIST), names)
         post: dict[str, Any] = {**infer["PostProcess"], "class_id_map_file": str(run.with_name(LABEL_LIST))}
         infer = {**infer, "PostProcess": post}
-    settings = {**tree["Global"], "output_dir": str(run), "save_inference_dir": None, "audit_images": 0}
+    settings = {
+        **tree["Global"],
+        "output_dir": str(run),
+        "save_inference_dir": str(run / "inference"),
+        "audit_images": 0,
+    }
     changed = {**tree, "DataLoader": loaders, "Infer": infer, "Global": settings}
     file = run.with_name(f"{run.name}.yaml")
     write_text(file, dump_config(validate(changed, "--learning-curve")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppcls.cli import train as cli
 from ppcls.cli.train import train
 from ppcls.errors import UserError
+from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 from ppcls.report.html import HtmlReport, RunInfo
 from ppcls.report.summary.certainty import Certainty
 from ppcls.report.summary.curve import CURVE_FILE, CurvePoint, describe_curve, read_curve, write_curve
-from ppcls.search.learning_curve import choose_parts
+from ppcls.search.learning_curve import choose_parts, read_splits, write_part
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.integers(0, 9))
@@ -27,6 +31,33 @@ def test_parts_are_nested_and_have_all_classes(labels: list[int], seed: int) -> 
         assert set(array[chosen]) == set(labels)
         previous = chosen
     assert len(array) < 2 * len(set(labels)) + 2 or previous.any()
+
+
+def test_config_of_a_part_is_valid_and_has_its_images(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = make_config()
+    indexes = read_splits(config.DataLoader, 4)
+    masks = {name: np.arange(len(index)) % 2 == 0 for name, index in indexes.items()}
+    file = write_part(config.model_dump(mode="json"), config.DataLoader, indexes, masks, tmp_path / "part")
+    part = load_config(str(file), [])
+    assert part.Global.output_dir == str(tmp_path / "part")
+    for name, index in read_splits(part.DataLoader, 4).items():
+        chosen = np.flatnonzero(masks[name]).tolist()
+        assert index.labels.tolist() == indexes[name].labels[chosen].tolist()
+        assert [index.name(at) for at in range(len(index))] == [indexes[name].name(at) for at in chosen]
+
+
+@pytest.mark.slow
+def test_run_with_a_learning_curve(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
+    file = make_yaml(Global__use_dali=False, Global__epochs=1, Global__audit_images=0)
+    output = tmp_path / "curve"
+    assert cli.train(["-c", str(file), "--learning-curve", "--output", str(output)]) == 0
+    report = (output / "report.html").read_text()
+    assert "Accuracy over the number of training images" in report
+    assert [each.images for each in read_curve(output / CURVE_FILE, None)] == sorted(
+        int(folder.name.removeprefix("images_")) for folder in (output / "learning_curve").glob("images_*/")
+    )
 
 
 def point(images: int, accuracy: float, width: float = 0.01) -> CurvePoint:
