@@ -15,6 +15,7 @@ class UserError(Exception):
     """
 
     code = 2
+    has_own_lines = False
 
     def _render_traceback_(self) -> list[str]:
         """Returns the lines that a notebook shows instead of a traceback."""

@@ -166,7 +166,8 @@ def exit_code(run: Callable[[], None]) -> int:
         run()
         sys.stdout.flush()
     except UserError as error:
-        return _fail(f"error: {error}{_advise_locale(str(error))}", error.code)
+        text = f"error: {error}{_advise_locale(str(error))}"
+        return _fail(text, error.code, has_own_lines=error.has_own_lines)
     except UnicodeEncodeError as error:
         if not (advice := _advise_locale(error.object)):
             raise
@@ -209,9 +210,11 @@ def _advise_locale(text: str) -> str:
     )
 
 
-def _fail(text: str, code: int) -> int:
-    # Indented, so that no name in the text, such as that of a weight or a file, can add a line of its own.
-    print_error(re.sub(r"\n(?=\S)", "\n  ", text))
+def _fail(text: str, code: int, *, has_own_lines: bool = False) -> int:
+    if not has_own_lines:
+        # Indented, so that no name in the text, such as that of a weight, can add a line of its own.
+        text = re.sub(r"\n(?=\S)", "\n  ", text)
+    print_error(text)
     return code
 
 

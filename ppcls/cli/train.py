@@ -566,7 +566,9 @@ def _read_train_config(options: TrainOptions) -> Config | None:
     except UserError as error:
         problems = _find_problems(options, source.tree)
         lines = [str(error), *(line for line in problems if line not in str(error))]
-        raise UserError("\n".join(lines)) from None
+        combined = UserError("\n".join(lines))
+        combined.has_own_lines = error.has_own_lines
+        raise combined from None
     raise_line_errors(_find_problems(options, source.tree))
     return config
 

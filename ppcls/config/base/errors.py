@@ -26,6 +26,8 @@ class ConfigError(UserError):
         problems: The argument ``problems``.
     """
 
+    has_own_lines = True
+
     def __init__(
         self, source: Path | str, problems: Sequence[str], overrides: Mapping[str, str] | None = None
     ) -> None:
