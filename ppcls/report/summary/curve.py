@@ -14,6 +14,8 @@ from ppcls.report.summary.certainty import Certainty
 CURVE_FILE = "learning_curve.json"
 _FLAT = 0.005  # gain of accuracy by twice as many images, below which more images hardly help
 
+_WIDE = 0.1  # width of an interval that hides a smaller gain
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -83,6 +85,8 @@ def describe_curve(points: Sequence[CurvePoint]) -> str:
         f"{factor:.2g} times as many training images ({last.images:,} instead of {before.images:,}) changed "
         f"the accuracy from {before.accuracy:.3f} to {last.accuracy:.3f}"
     )
+    if last.high - last.low > _WIDE and abs(gain) < _WIDE:
+        return f"{text}, which may be chance; add validation images to see whether more images help."
     if gain < _FLAT:
         return f"{text}, so more images of the same kind would hardly help."
     if before.high >= last.accuracy and last.low <= before.accuracy:
