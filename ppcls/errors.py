@@ -12,6 +12,7 @@ class UserError(Exception):
     Attributes:
         code: Exit code of a command that ends with this error. It is also that of an invalid command line.
             1 is the code of Python for errors that nobody expected.
+        has_own_lines: Whether all lines of the message are written by ppcls, and none by a name in it.
     """
 
     code = 2

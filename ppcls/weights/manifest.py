@@ -11,9 +11,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ppcls.config.base.problems import show
 from ppcls.errors import UserError
-from ppcls.files import atomic_write, open_regular, read_regular
+from ppcls.files import atomic_write, one_line, open_regular, read_regular
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -122,7 +121,7 @@ def read_manifest(folder: Path) -> Manifest:
     expected = tree.pop(_SELF, None)
     digest = _digest(tree)
     if expected != digest:
-        raise DamagedError(f"{path}: damaged: expected SHA-256 {show(expected)}, found {digest}")
+        raise DamagedError(f"{path}: damaged: expected SHA-256 {one_line(str(expected))}, found {digest}")
     try:
         return Manifest.model_validate(tree)
     except ValidationError as error:
