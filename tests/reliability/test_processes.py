@@ -219,3 +219,26 @@ def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
         f"a run of {numbers} processes, killed between: the samples of one process's run, "
         f"step by step; weights differ by at most {far:.0e}"
     )
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("fault", ["1:step:5", "0:reduce:4", "1:reduce:7"])
+def test_run_whose_rank_is_lost_ends_with_the_state_of_an_undisturbed_run(
+    make_run: Callable[..., Path], tmp_path: Path, figure: Figure, fault: str
+) -> None:
+    """The rank is killed at a step, or within a sum over all ranks; the same command continues."""
+    straight = run(make_run("straight", Global__use_dali=True), tmp_path / "notes", 2)
+    config = make_run("lost", Global__use_dali=True, Global__save_steps=1, Global__checkpoints="auto")
+    first = tmp_path / "first"
+    assert end(begin("noting_run.py", config, first, "STEPS=1", f"FAULT={fault}", ranks=2)) != 0
+    before = noted_steps(first, 2)
+    rest = run(config, tmp_path / "rest", 2)
+    assert 0 < len(rest) < len(straight), "the first start ended at the fault, and the second one resumed"
+    assert before | rest == straight
+    expected, weights = (
+        read_arrays(tmp_path / name / "latest" / "model.safetensors") for name in ("straight", "lost")
+    )
+    assert weights.keys() == expected.keys()
+    far = max(float(np.abs(weights[name] - expected[name]).max()) for name in expected)
+    assert far == 0, "bit for bit"
+    figure(f"rank lost ({fault}): samples and weights of an undisturbed run, bit for bit")

@@ -1,9 +1,10 @@
 """Runs linear_run.py, records its saves, the samples of each step and its memory use, and can kill itself.
 
 ``KILL=3:17`` kills the process with SIGKILL at the 17th file system call, counted from its third save on.
-``DIE_AT=4`` kills rank 0 with SIGKILL after four updates. With ``REST=3,9``, the process waits in these
-epochs before it records its memory use, and draws charts before the run. Otherwise matplotlib would be
-imported by the first drawing, one minute after the start, in any epoch.
+``DIE_AT=4`` kills rank 0 with SIGKILL after four updates. ``FAULT=1:step:5`` kills rank 1 at its fifth step,
+and ``FAULT=1:reduce:5`` at its fifth sum over all ranks. Both need ``STEPS=1``. With ``REST=3,9``, the
+process waits in these epochs before it records its memory use, and draws charts before the run. Otherwise
+matplotlib would be imported by the first drawing, one minute after the start, in any epoch.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ppcls.report.charts import draw_charts
 NOTES = Path(os.environ["NOTES"])
 RANK = os.environ.get("PADDLE_TRAINER_ID", "0")
 KILL = os.environ.get("KILL")
+FAULT = os.environ.get("FAULT")
 _CLOSED = 8  # seconds; paddle.io's iterators keep three files and a thread a worker for five after their end
 
 
@@ -56,6 +58,36 @@ class Deadly:
             return whole(*arguments, **options)
 
         return call
+
+
+class Fault:
+    """Kills one rank when it reaches a point of the run for the n-th time."""
+
+    def __init__(self, rank: str, point: str, number: str) -> None:
+        self._rank, self._point, self._left = rank, point, int(number)
+        self._installed = False
+
+    def install(self) -> None:
+        """Notices the sums over all ranks from now on. Paddle is imported meanwhile."""
+        if self._installed:
+            return
+        self._installed = True
+        import paddle
+
+        whole = paddle.distributed.all_reduce
+
+        def all_reduce(*arguments: Any, **options: Any) -> Any:
+            self.reach("reduce")
+            return whole(*arguments, **options)
+
+        paddle.distributed.all_reduce = all_reduce
+
+    def reach(self, point: str) -> None:
+        """Counts a point, and kills the process if it is the one of the fault."""
+        if point == self._point and self._rank == RANK:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def build_net(class_num: int, data_format: str, input_image_channel: int) -> object:
@@ -116,6 +148,7 @@ def note_steps() -> None:
     from ppcls.engine import execution
 
     whole, die_at = execution.train_step, int(os.environ.get("DIE_AT", "-1"))
+    fault = Fault(*FAULT.split(":")) if FAULT else None
 
     def step(state: Any, batch: Any, *rest: Any) -> Any:
         # The loader counts a batch when it hands it over.
@@ -123,6 +156,9 @@ def note_steps() -> None:
         note("steps", f"{state.epoch} {state.step} {state.update}: {samples}")
         if state.update == die_at and RANK == "0":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault is not None:
+            fault.install()
+            fault.reach("step")
         return whole(state, batch, *rest)
 
     execution.train_step = step
