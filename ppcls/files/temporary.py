@@ -49,16 +49,18 @@ def locked_sibling(path: Path) -> Iterator[Path]:
         OSError: The folder can't be created.
     """
     descriptor = None
-    while descriptor is None:
-        folder = temporary_sibling(path)
-        folder.mkdir()
-        descriptor = _lock_new(folder)
-    try:
+    folder = temporary_sibling(path)
+    try:  # begins before the folder exists, because a signal can end the process right after its creation
+        while descriptor is None:
+            folder = temporary_sibling(path)
+            folder.mkdir()
+            descriptor = _lock_new(folder)
         yield folder
     finally:
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @contextmanager

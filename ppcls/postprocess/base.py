@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # --help must not wait for NumPy
 
     from ppcls.postprocess.results import Prediction
 
-_LARGEST_LOGIT = 12.0  # at which scores of float32 resolve logits that differ by 0.01
+# Range of logits in which scores of float32 resolve a difference of 0.01: larger ones round to 1, and
+# smaller ones to 0 or to a number with few digits.
+_LARGEST_LOGIT = 12.0
+_SMALLEST_LOGIT = -85.0
 Activation = Literal["softmax", "sigmoid", "none"]  # the first two convert logits to scores from 0 to 1
 
 
@@ -44,14 +47,14 @@ def calibrate_threshold(threshold: float, temperature: float) -> float:
 def lowest_temperature(thresholds: Iterable[float]) -> float:
     """Returns the smallest temperature for which scores near the thresholds are still different numbers.
 
-    Scores are float32, which round to 1 for logits above 17. With a smaller temperature, scores below a
-    calibrated threshold would round up to it.
+    Scores are float32, which round to 1 for logits above 17, and to 0 for logits below -103. With a smaller
+    temperature, scores on one side of a calibrated threshold would be on the other side or equal to it.
 
     Args:
         thresholds: Thresholds of the scores without the temperature, 0 to 1.
     """
     logits = [math.log(each / (1.0 - each)) for each in thresholds if 0.0 < each < 1.0]
-    return max([0.0, *logits]) / _LARGEST_LOGIT
+    return max([0.0, *(logit / (_LARGEST_LOGIT if logit > 0 else _SMALLEST_LOGIT) for logit in logits)])
 
 
 class PostProcess(Component, registry=POSTPROCESSES):

@@ -70,7 +70,7 @@ def test_check_lists_bad_images_of_config(folder: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr()
     first, *lines = said.err[said.err.index("error: ") :].splitlines()
     assert first == f"error: 2 of 8 images are bad; {folder}/bad.txt lists them"
-    assert lines == [str(each) for each in expected(folder)]
+    assert lines == [f"  {each}" for each in expected(folder)]
     assert said.out == ""
 
 

@@ -295,7 +295,7 @@ def test_retrieval_skips_bad_query(images: Path, tmp_path: Path, capsys: pytest.
     listing = Path(query["cls_label_path"])
     listing.write_text(f"bad.png 100\n{listing.read_text()}")
     assert cli.train(["-c", str(write(tree))]) == 2
-    advice = re.search(r"skip them with -o (.*?);", capsys.readouterr().err)
+    advice = re.search(r"skip them with --on-error skip \(-o (.*?)\);", capsys.readouterr().err)
     assert advice is not None
     shutil.rmtree(tmp_path / "run")
     assert cli.train(["-c", str(write(tree)), "-o", *advice[1].split()]) == 0

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.special import expit, logit, softmax
 
@@ -55,6 +55,7 @@ def test_calibrated_thresholds_decide_as_before(
     np.testing.assert_array_equal(calibrated, chosen)
 
 
+@example(threshold=0.25, temperature=0.0078125, logits=[-1.0])
 @given(
     threshold=st.floats(0.01, 0.99),
     temperature=st.floats(0.001, 20),
@@ -63,7 +64,7 @@ def test_calibrated_thresholds_decide_as_before(
 def test_calibrated_float32_scores_decide_as_before(
     threshold: float, temperature: float, logits: list[float]
 ) -> None:
-    """A temperature that is not below the lowest one changes no decision, although scores round to 1."""
+    """A temperature that is not below the lowest one changes no decision, although scores round to 1 or 0."""
     array = np.array(logits, np.float32)
     array = array[np.abs(array - logit(threshold)) > 0.02]
     pair = np.stack([np.zeros_like(array), array], axis=1)

@@ -174,7 +174,7 @@ def test_a_slow_picture_is_drawn_rarely(tmp_path: Path, monkeypatch: pytest.Monk
     now = 0.0
     drawings: list[float] = []
 
-    def draw(records: History, path: Path, title: str) -> None:
+    def draw(records: History, path: Path, title: str, majority: float | None) -> None:
         nonlocal now
         drawings.append(now)
         now += 30

@@ -51,19 +51,19 @@ def test_read_bad_images_names_the_wrong_line(tmp_path: Path) -> None:
 
 
 def split(on_error: str) -> Split:
-    return cast(Split, SimpleNamespace(dataset=SimpleNamespace(on_error=on_error)))
+    return cast(Split, SimpleNamespace(dataset=SimpleNamespace(on_error=on_error, auditable_root=None)))
 
 
 @pytest.mark.parametrize(
     ("train", "evaluation", "advised"),
     [
-        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip; `ppcls"),
-        ("skip", "raise", "Eval.dataset.on_error=skip; `ppcls"),
+        ("raise", "raise", "Train.dataset.on_error=skip DataLoader.Eval.dataset.on_error=skip"),
+        ("skip", "raise", "Eval.dataset.on_error=skip"),
     ],
 )
 def test_suggest_skipping_names_splits_that_raise(train: str, evaluation: str, advised: str) -> None:
     splits = {"Train": split(train), "Eval": split(evaluation)}
-    pattern = rf"a\.jpg is bad; .* with -o DataLoader\.{advised}"
+    pattern = rf"a\.jpg is bad; .* with --on-error skip \(-o DataLoader\.{advised}\); `ppcls dataset check -c"
     with pytest.raises(BadImageError, match=pattern), suggest_skipping(splits):
         raise BadImageError("a.jpg is bad")
     with pytest.raises(TooManyBadImagesError, match=r"^too many$"), suggest_skipping(splits):

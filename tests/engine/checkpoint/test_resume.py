@@ -367,7 +367,9 @@ def test_resume_evaluates_epoch_whose_evaluation_failed(
     whole = Path(str(config.DataLoader.Eval.dataset.cls_label_path)).read_text()  # type: ignore[union-attr]
     listing.write_text("eval.txt 0\n")  # text, not an image
     bad = make_config(Global__epochs=1, DataLoader__Eval__dataset__cls_label_path=str(listing))
-    with pytest.raises(UserError, match=r"not an image(.|\n)*skip them with -o DataLoader\.Train"):
+    with pytest.raises(
+        UserError, match=r"not an image(.|\n)*skip them with --on-error skip \(-o DataLoader\.Train"
+    ):
         train(bad, cpu, output(bad))
     listing.write_text(whole)
     again = make_config(
