@@ -101,6 +101,17 @@ def test_commands_in_messages_are_valid(call: ast.Call, monkeypatch: pytest.Monk
         load_config(options.config, options.override)
 
 
+GROUPS = {name: command for name in _COMMANDS if isinstance(command := resolve(name), CommandGroup)}
+
+
+@pytest.mark.parametrize(
+    "path", [*SOURCES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_groups_have_the_commands_that_texts_name(path: Path) -> None:
+    for group, name in re.findall(rf"`ppcls ({'|'.join(GROUPS)}) ([a-z][a-z-]*)", path.read_text("utf-8")):
+        assert name in GROUPS[group].commands, f"ppcls {group} {name}"
+
+
 @pytest.mark.parametrize(
     "call", [pytest.param(call, id=f"{path.name}:{call.lineno}") for path, call in calls("set_keys")]
 )

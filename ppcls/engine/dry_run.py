@@ -165,9 +165,10 @@ UPDATES = 3  # number of updates of each measurement
 WARM_UP = 2
 WARM_UP_CAPTURE = EAGER_UPDATES + 2
 _REFILL = 1  # updates that are not measured after the loader was timed, while it prefetches again
-# An update that takes longer than this number of seconds is slow: ResNet50 at 224 pixels needs 25 s for 64
-# images on two CPU cores. A slow run measures one update at a time, or a dry run would take minutes. Neither
-# building kernels nor an empty queue of batches, which take less than a second, changes such a time much.
+# An update that takes longer than this number of seconds on a CPU is slow: ResNet50 at 224 pixels needs 25 s
+# for 64 images on two cores. A slow run measures one update at a time, or a dry run would take minutes. An
+# empty queue of batches does not change such a time much. On a GPU, the first update is no measure: it
+# compiles kernels and searches algorithms, which can take as long.
 _SLOW_SECONDS = 5.0
 # the loader is timed for at least this long and this many batches
 _LOADER_SECONDS = 1.0
@@ -234,6 +235,8 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
     due = [settings.evaluates_after(epoch) for epoch in range(done + 1, settings.epochs + 1)]
     state.network.train()
     batches = endless(state.loader)
+    # The start of the loader, which takes seconds, is no part of the time of the first update.
+    batches = chain([next(batches)], batches)
     start = time.perf_counter()
     last = _feed(run, batches, 1)
     world = state.runtime.world_size
@@ -285,7 +288,7 @@ def _count_updates(run: Run, first: float) -> UpdateCounts:
     """Returns how many updates to measure, after the first took ``first`` seconds on the slowest rank."""
     if run.step is not train_step:
         return UpdateCounts(WARM_UP_CAPTURE, UPDATES, _REFILL)
-    if first > _SLOW_SECONDS:
+    if run.state.runtime.device == "cpu" and first > _SLOW_SECONDS:
         return UpdateCounts(warm_up=1, updates=1, refill=0)
     return UpdateCounts(WARM_UP, UPDATES, _REFILL)
 

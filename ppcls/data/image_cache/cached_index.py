@@ -202,7 +202,7 @@ class ImageCache:
         other = "set it to disk" if self._kind == "memory" else "set PPCLS_HOME to a larger disk"
         return UserError(
             f"{self._key}: can't store {count:,} decoded images in {self._folder}: {reason}; {other}, shrink "
-            "the images with `ppcls dataset shrink`, or remove this key"
+            "the images with `ppcls dataset resize`, or remove this key"
         )
 
 
