@@ -16,6 +16,7 @@ import wandb
 import yaml
 from mlflow import MlflowClient
 from report_records import EVALUATION, STEP, make_records
+from runs import GUARD
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ppcls.errors import UserError
@@ -283,7 +284,7 @@ def test_process_ends_although_the_server_of_its_tracker_hangs(name: str, tmp_pa
             env={**os.environ, **settings},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=GUARD,
         )
     assert done.returncode == 0, done.stderr
     assert "did not receive all records" in done.stderr

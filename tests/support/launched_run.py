@@ -17,6 +17,8 @@ LINEAR = SUPPORT / "linear_run.py"
 CAPTURED = SUPPORT / "captured_run.py"
 TRAIN = ROOT / "tools" / "train.py"
 
+_SECONDS_TO_END = 30  # of a process after SIGTERM, the limit of Paddle's launcher
+
 
 def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
     """Runs a script; with several ranks, their logs go to ``logs``."""
@@ -69,14 +71,22 @@ def launch(
 
 
 def _await(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Returns the exit code of the first process that failed, or 0."""
+    """Returns the exit code of the first process that failed, or 0.
+
+    As Paddle's launcher, this ends the others by SIGTERM, and after 30 seconds by SIGKILL: a process that
+    waits in a collective operation for a process that has ended does not react to SIGTERM.
+    """
     while None in (codes := [each.poll() for each in processes]) and not any(codes):
         time.sleep(0.02)
     for each in processes:
         if each.poll() is None:
             each.terminate()
     for each in processes:
-        each.wait(60)
+        try:
+            each.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            each.kill()
+            each.wait()
     return next((code for code in codes if code), 0)
 
 

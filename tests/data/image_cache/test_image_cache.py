@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_conformance import Arrays, assert_equal, take
+from runs import GUARD
 
 from ppcls.config.base.errors import ConfigError
 from ppcls.data.bad_images.lists import BadImageError
@@ -381,7 +382,7 @@ def test_shared_memory_survives_kills_and_is_freed_by_the_last_process(
     first, last = start(), start()
     assert lines == [f"open {sum(range(40))}\n"] * 2
     for process, left in ((first, 1), (last, 0)):
-        process.communicate("end\n", timeout=60)
+        process.communicate("end\n", timeout=GUARD)
         assert process.returncode == 0
         assert len(stored()) == left
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from runs import GUARD
 
 from ppcls.data.index.arrays import cache, parse_list, read, safe_folders
 from ppcls.data.index.files import FileIndex, read_folder, read_list
@@ -317,7 +318,7 @@ def test_ranks_that_start_together_parse_once(listing: Path, tmp_path: Path) -> 
         assert rank.stdin is not None
         rank.stdin.write("\n")
         rank.stdin.flush()
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=GUARD)[0] for rank in ranks]
     total = str(sum(at % 7 for at in range(LINES)))
     assert sorted(output.split()[-1] for output in outputs) == [total] * 4
     assert sum(output.count("parsed") for output in outputs) == 1
