@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from figures import Figure
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from runs import begin, end, lines, said
+from runs import assert_same_files, begin, end, lines, said
+from s3_server import BUCKET, s3_server
 
 from ppcls.data.index.image_lists import ImageNetDataset
 from ppcls.data.index.protocol import Index
@@ -27,9 +29,12 @@ from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, RandCropImage, plan_chain
+from ppcls.files.urls import is_url
+from ppcls.storage.run_copy import RunCopy
 from ppcls.weights.files import read_arrays
 
 WORLDS = (1, 2, 3, 7)
+KEPT: dict[str, Any] = {"EMA": {"decay": 0.5}}
 COUNT = 45  # samples; each label is its sample's own
 
 
@@ -221,24 +226,70 @@ def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
     )
 
 
+FAULTS = (
+    *("1:step:5", "0:reduce:4", "1:reduce:7"),
+    *("0:part:1", "0:part:7", "1:part:9", "0:part:12", "0:part:13"),
+    *("0:upload:2", "0:upload:6", "1:upload:8", "0:upload:11", "0:upload:20"),
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of an undisturbed run of two processes, and of its notes."""
+    return tmp_path_factory.mktemp("undisturbed")
+
+
+def final_weights(notes: Path) -> list[str]:
+    """Returns the last update and the digest of the weights after it, of each rank."""
+    return [lines(notes, "weights", rank)[-1] for rank in range(2)]
+
+
 @pytest.mark.reliability
-@pytest.mark.parametrize("fault", ["1:step:5", "0:reduce:4", "1:reduce:7"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_run_whose_rank_is_lost_ends_with_the_state_of_an_undisturbed_run(
-    make_run: Callable[..., Path], tmp_path: Path, figure: Figure, fault: str
+    make_run: Callable[..., Path],
+    tmp_path: Path,
+    undisturbed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    figure: Figure,
+    fault: str,
 ) -> None:
-    """The rank is killed at a step, or within a sum over all ranks; the same command continues."""
-    straight = run(make_run("straight", Global__use_dali=True), tmp_path / "notes", 2)
-    config = make_run("lost", Global__use_dali=True, Global__save_steps=1, Global__checkpoints="auto")
-    first = tmp_path / "first"
-    assert end(begin("noting_run.py", config, first, "STEPS=1", f"FAULT={fault}", ranks=2)) != 0
-    before = noted_steps(first, 2)
-    rest = run(config, tmp_path / "rest", 2)
-    assert 0 < len(rest) < len(straight), "the first start ended at the fault, and the second one resumed"
-    assert before | rest == straight
-    expected, weights = (
-        read_arrays(tmp_path / name / "latest" / "model.safetensors") for name in ("straight", "lost")
+    """The rank is killed, and the same command continues, with object storage on another machine.
+
+    It is killed at a step, within a sum over all ranks, or before a file of a checkpoint or an object is
+    written.
+    """
+    with ExitStack() as stack:
+        settings = [f"PPCLS_HOME={tmp_path / 'home'}"]
+        address = str(tmp_path / "lost")
+        if ":upload:" in fault:
+            stack.enter_context(s3_server(monkeypatch, tmp_path / "home"))
+            address = f"s3://{BUCKET}/lost"
+        if not (undisturbed / "notes").exists():
+            run(make_run("straight", Global__use_dali=True, **KEPT), undisturbed / "notes", 2)
+            (tmp_path / "straight").rename(undisturbed / "run")
+        config = make_run("lost", Global__use_dali=True, Global__save_steps=1, **KEPT)
+        first = tmp_path / "first"
+        options = (f"Global.output_dir={address}", "Global.checkpoints=auto", "STEPS=1")
+        assert end(begin("noting_run.py", config, first, *options, *settings, f"FAULT={fault}", ranks=2)) != 0
+        before = noted_steps(first, 2)
+        home = tmp_path / "another"
+        rest = tmp_path / "rest"
+        again = begin("noting_run.py", config, rest, *options, f"PPCLS_HOME={home}", ranks=2)
+        assert end(again) == 0, said(rest)
+        after = noted_steps(rest, 2)
+        straight = noted_steps(undisturbed / "notes", 2)
+        assert 0 < len(after) <= len(straight)
+        assert {
+            update: samples for update, samples in before.items() if update < min(after)
+        } | after == straight
+        assert final_weights(rest) == final_weights(undisturbed / "notes"), "bit for bit, on all ranks"
+        folder = tmp_path / "lost"
+        if is_url(address):
+            copy = RunCopy(address, folder)
+            assert copy.pull()
+        assert_same_files(undisturbed / "run" / "latest", folder / "latest")
+    figure(
+        f"rank lost ({fault}), continued from update {min(after)}: samples of an undisturbed run, and its "
+        "weights on all ranks, bit for bit"
     )
-    assert weights.keys() == expected.keys()
-    far = max(float(np.abs(weights[name] - expected[name]).max()) for name in expected)
-    assert far == 0, "bit for bit"
-    figure(f"rank lost ({fault}): samples and weights of an undisturbed run, bit for bit")

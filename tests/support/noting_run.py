@@ -2,15 +2,18 @@
 
 ``KILL=3:17`` kills the process with SIGKILL at the 17th file system call, counted from its third save on.
 ``DIE_AT=4`` kills rank 0 with SIGKILL after four updates. ``FAULT=1:step:5`` kills rank 1 at its fifth step,
-and ``FAULT=1:reduce:5`` at its fifth sum over all ranks. Both need ``STEPS=1``. With ``REST=3,9``, the
-process waits in these epochs before it records its memory use, and draws charts before the run. Otherwise
-matplotlib would be imported by the first drawing, one minute after the start, in any epoch.
+and ``FAULT=1:reduce:5`` at its fifth sum over all ranks. ``FAULT=1:part:5`` kills rank 1 before the fifth
+file of all checkpoints, and ``FAULT=1:upload:5`` before the fifth object that is written to object storage;
+rank 0 writes both. These need ``STEPS=1``. With ``REST=3,9``, the process waits in these epochs before it
+records its memory use, and draws charts before the run. Otherwise matplotlib would be imported by the first
+drawing, one minute after the start, in any epoch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import os
 import signal
 import sys
@@ -61,33 +64,54 @@ class Deadly:
 
 
 class Fault:
-    """Kills one rank when it reaches a point of the run for the n-th time."""
+    """Kills one rank when the run reaches a point for the n-th time.
+
+    Args:
+        rank: The rank.
+        point: ``step`` or ``reduce``, which the rank itself reaches; ``part`` or ``upload``, which rank 0
+            reaches.
+        number: n.
+    """
 
     def __init__(self, rank: str, point: str, number: str) -> None:
-        self._rank, self._point, self._left = rank, point, int(number)
+        self._rank = rank
+        self._point = point
+        self._left = int(number)
         self._installed = False
 
     def install(self) -> None:
-        """Notices the sums over all ranks from now on. Paddle is imported meanwhile."""
+        """Notices the points from now on. Paddle is imported meanwhile."""
         if self._installed:
             return
         self._installed = True
         import paddle
 
-        whole = paddle.distributed.all_reduce
+        from ppcls.files.objects import Objects
+        from ppcls.weights import store
 
-        def all_reduce(*arguments: Any, **options: Any) -> Any:
-            self.reach("reduce")
+        for owner, name, point in (
+            (paddle.distributed, "all_reduce", "reduce"),
+            (store, "write_file", "part"),
+            (store, "write_manifest", "part"),
+            (Objects, "upload", "upload"),
+            (Objects, "write", "upload"),
+        ):
+            setattr(owner, name, self._wrap(getattr(owner, name), point))
+
+    def _wrap(self, whole: Callable[..., Any], point: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.reach(point)
             return whole(*arguments, **options)
 
-        paddle.distributed.all_reduce = all_reduce
+        return call
 
     def reach(self, point: str) -> None:
-        """Counts a point, and kills the process if it is the one of the fault."""
-        if point == self._point and self._rank == RANK:
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        """Counts a point, and kills the rank of the fault there."""
+        if point != self._point or (point in ("step", "reduce") and self._rank != RANK):
+            return
+        self._left -= 1
+        if self._left == 0:
+            os.kill(int((NOTES / f"pid.{self._rank}").read_text()), signal.SIGKILL)
 
 
 def build_net(class_num: int, data_format: str, input_image_channel: int) -> object:
@@ -144,6 +168,14 @@ def note_saves() -> None:
     Checkpoints.save = save  # type: ignore[method-assign]
 
 
+def digest(model: Any) -> str:
+    """Returns a digest of the bits of all weights. The statistics of BatchNorm are those of each rank."""
+    found = hashlib.sha256()
+    for weight in model.parameters():
+        found.update(weight.numpy().tobytes())
+    return found.hexdigest()
+
+
 def note_steps() -> None:
     from ppcls.engine import execution
 
@@ -159,7 +191,9 @@ def note_steps() -> None:
         if fault is not None:
             fault.install()
             fault.reach("step")
-        return whole(state, batch, *rest)
+        loss = whole(state, batch, *rest)
+        note("weights", f"{state.update}: {digest(state.model)}")
+        return loss
 
     execution.train_step = step
 
