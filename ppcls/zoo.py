@@ -17,6 +17,7 @@ import yaml
 _FILE = Path(__file__).with_name("zoo.yaml")
 _URL = "https://paddle-imagenet-models-name.bj.bcebos.com/dygraph"
 _ENDING = "_pretrained.pdparams"
+_LEAST_PATCHES = 8  # per side, for networks with the option `patch_size` that accept images of many sizes
 
 
 @dataclass(frozen=True)
@@ -100,34 +101,39 @@ class Architecture:
             kind = next(iter(self.top1))
         return cached_file(_file_name(f"{self.name}_dbb" if branched else self.name, kind))
 
-    def size_problem(self, size: tuple[int, int], img_size: int | None = None) -> str:
+    def size_problem(
+        self, size: tuple[int, int], img_size: int | None = None, patch_size: int | None = None
+    ) -> str:
         """Returns why the architecture does not accept images of ``size``; "" if it accepts them.
 
         Args:
             size: Height and width of the images.
             img_size: Value of the option ``img_size``; None if it is not set.
+            patch_size: Value of the option ``patch_size``; None if it is not set.
         """
         text = f"{size[0]} x {size[1]}, but Arch.name={self.name}"
         if self.patch:
             side = img_size or self.side
-            fix = self._size_fix(size)
+            fix = self._size_fix(size, patch_size or self.patch)
             return "" if size == (side, side) else f"{text} accepts only {side} x {side}; {fix}"
         if self.last_side is None:
-            least = self.first_side
-            return "" if min(size) >= least else f"{text} needs at least {least} x {least}"
+            # ConvNeXt halves the sides of its features until one is left of 8 x 8 patches.
+            least = self.first_side if patch_size is None else _LEAST_PATCHES * patch_size
+            if min(size) >= least:
+                return ""
+            fix = ", or a smaller Arch.patch_size" if "patch_size" in self.options else ""
+            return f"{text} needs at least {least} x {least}{fix}"
         if self.first_side <= min(size) and max(size) <= self.last_side:
             return ""
         return f"{text} accepts sides of {self.first_side} to {self.last_side} pixels; change the size"
 
-    def _size_fix(self, size: tuple[int, int]) -> str:
+    def _size_fix(self, size: tuple[int, int], patch: int) -> str:
         if size[0] != size[1]:
             return "make them square"
         sister = f"{self.name.rpartition('_')[0]}_{size[0]}"
         if sister in ZOO and ZOO[sister].side == size[0]:
             return f"set Arch.name={sister}, or change the size"
-        return (
-            "change the size" if size[0] % self.patch else f"set Arch.img_size={size[0]}, or change the size"
-        )
+        return "change the size" if size[0] % patch else f"set Arch.img_size={size[0]}, or change the size"
 
 
 def architecture(name: str) -> Architecture:

@@ -89,7 +89,12 @@ def test_registered_name_without_row_has_defaults() -> None:
         ),
         ("ViT_base_patch16_224", 64, (64, 64), ""),
         ("ConvNeXt_tiny", None, (32, 40), ""),
-        ("ConvNeXt_tiny", None, (31, 40), "31 x 40, but Arch.name=ConvNeXt_tiny needs at least 32 x 32"),
+        (
+            "ConvNeXt_tiny",
+            None,
+            (31, 40),
+            "31 x 40, but Arch.name=ConvNeXt_tiny needs at least 32 x 32, or a smaller Arch.patch_size",
+        ),
         ("googlenet", None, (189, 236), ""),
         (
             "googlenet",
@@ -111,6 +116,13 @@ def test_size_problem_names_limit_and_fix(
     name: str, img_size: int | None, size: tuple[int, int], text: str
 ) -> None:
     assert ZOO[name].size_problem(size, img_size) == text
+
+
+def test_smaller_patches_accept_smaller_images() -> None:
+    convnext = ZOO["ConvNeXt_tiny"]
+    assert convnext.size_problem((16, 20), patch_size=2) == ""
+    assert "needs at least 16 x 16" in convnext.size_problem((15, 20), patch_size=2)
+    assert "set Arch.img_size=28" in ZOO["DeiT_tiny_patch16_224"].size_problem((28, 28), patch_size=4)
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppcls.data.index.idx import IdxDataset
+from benchmarks.pytorch.candidates import TIMM_MODELS
+from ppcls.data.index.idx import IdxDataset, read_idx
+from ppcls.data.transforms.batch import CutmixOperator, MixupOperator, OpSampler
 from ppcls.errors import UserError
 
 if TYPE_CHECKING:
+    from ppcls.arch.section import Arch
     from ppcls.data.section import Split
+    from ppcls.data.transforms.batch import BatchTransform
+    from ppcls.optimizer.base import Optimizer
     from ppcls.recipe.schema import Config
 
 _TRANSFORMS = {
     "DecodeImage", "ResizeImage", "Pad", "RandomCropImage", "RandFlipImage", "NormalizeImage",
     "RandomErasing",
 }  # fmt: skip
+_TIMM = TIMM_MODELS | {
+    "DeiT_tiny_patch16_224": "deit_tiny_patch16_224",
+    "DeiT_small_patch16_224": "deit_small_patch16_224",
+    "ResNet34": "resnet34",
+}
+# Options of ``Arch`` and their names in timm. The initial weights come from ppcls, so options that only
+# change these are not listed.
+_OPTIONS = {"img_size": "img_size", "patch_size": "patch_size", "drop_path_rate": "drop_path_rate"}
+_WEIGHT_OPTIONS = {"layer_scale_init_value", "head_init_scale"}
+_OTHER_OPTIONS = {"depth", "widen_factor", "stride_list", "use_first_short_conv"}  # read by `_network`
 
 
 def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, Any]:
     """Returns the settings of the run, which `torch_training` reads as JSON.
 
     Args:
-        config: Config of a WideResNet on an `IdxDataset`.
+        config: Config of a WideResNet, or of a network that timm has, on an `IdxDataset`.
         weights: File of the initial weights, from `write_weights`.
         compiled: Whether PyTorch compiles the network.
 
@@ -32,21 +47,22 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
         UserError: The config has a part that `torch_training` does not have.
     """
     arch = config.Arch.exported
-    if arch.name != "WideResNet":
-        raise UserError(
-            f"Arch.name: expected WideResNet, which the script for PyTorch defines, got {arch.name}"
-        )
     train = config.DataLoader.need_train()
-    optimizer = config.Optimizer
-    _check("Optimizer.name", optimizer.kind, "Momentum")
-    _check("Optimizer.lr.name", optimizer.lr.kind, "Cosine")
-    _check("Loss.Train", config.Loss.Train[0].kind, "CELoss")
-    rule = optimizer.model_dump()
-    schedule = rule["lr"]
     loss = config.Loss.Train[0].model_dump()
+    _check("Loss.Train", config.Loss.Train[0].kind, "CELoss")
+    _check("Loss.Train.0.CELoss.logit_adjustment", loss["logit_adjustment"], None)
+    _check("Global.update_freq", config.Global.update_freq, 1)
+    _check("Global.auto_scale_lr", config.Global.auto_scale_lr, False)
     transforms = _transforms(train)
     normalize = transforms["NormalizeImage"]
     amp = config.AMP
+    network = _network(arch)
+    files = _files(train)
+    batch_size = train.sampler.rows(1)
+    images = len(read_idx(Path(files["label_file"])))
+    drop_last = train.sampler.drop_last
+    per_epoch = images // batch_size if drop_last else -(-images // batch_size)
+    rate = config.Optimizer.lr.build(config.Global.epochs, per_epoch)
     return {
         "seed": config.Global.seed,
         "epochs": config.Global.epochs,
@@ -54,39 +70,105 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
         "compile": compiled,
         "precision": amp.dtype if amp is not None and amp.use_amp else "float32",
         "classes": arch.class_num,
-        "depth": arch.depth or 28,
-        "widen_factor": arch.widen_factor or 2,
-        "batch_norm_momentum": arch.batch_norm_momentum or 0.999,
+        "network": network,
         "weights": str(weights),
-        "train": _files(train),
+        "train": files,
         "test": _files(config.DataLoader.splits["Eval"]),
-        "batch_size": train.sampler.rows(1),
-        "learning_rate": schedule["learning_rate"],
-        "warmup_epochs": schedule["warmup_epoch"],
-        "momentum": rule["momentum"],
-        "nesterov": rule["use_nesterov"],
-        "weight_decay": (rule["regularizer"] or {"coeff": 0.0})["coeff"],
+        "batch_size": batch_size,
+        "drop_last": drop_last,
+        "optimizer": _optimizer(config.Optimizer),
+        "learning_rates": [rate(update) for update in range(config.Global.epochs * per_epoch)],
         "smoothing": loss.get("epsilon") or 0.0,
         "ema": None if config.EMA is None else config.EMA.model_dump(include={"decay", "warmup"}),
         "mean": normalize["mean"][0],
         "std": normalize["std"][0],
-        "padding": transforms["Pad"]["padding"][0],
-        "flip": transforms["RandFlipImage"].get("prob", 0.5),
+        "padding": transforms["Pad"]["padding"][0] if "Pad" in transforms else 0,
+        "flip": transforms["RandFlipImage"].get("prob", 0.5) if "RandFlipImage" in transforms else 0.0,
         "erase": _erasing(transforms.get("RandomErasing")),
+        "mix": _mixing(train.dataset.batch_transform_ops),
     }
 
 
-def write_weights(config: Config, file: Path) -> None:
-    """Writes the weights with which the run starts, as arrays by name (.npz)."""
+def write_weights(config: Config, file: Path) -> list[str]:
+    """Writes the weights with which the run starts, as arrays by PyTorch's names (.npz).
+
+    Returns:
+        The names of the parameters without weight decay.
+    """
     from ppcls.api import build_state
+    from ppcls.weights.timm_names import write_names
+    from ppcls.weights.torch_names import to_timm
 
-    state = build_state(config)
-    np.savez(file, **{name: value.numpy() for name, value in state.model.state_dict().items()})
+    model = build_state(config).model
+    arch = config.Arch.exported
+    arrays = {name: value.numpy() for name, value in model.state_dict().items()}
+    if arch.name == "WideResNet":
+        names = {name: name for name in arrays}
+        arrays["fc.weight"] = arrays["fc.weight"].T.copy()
+        arrays = {
+            name.replace("._mean", ".running_mean").replace("._variance", ".running_var"): value
+            for name, value in arrays.items()
+        }
+    else:
+        names = dict(write_names(model, arch.name).names)
+        arrays = to_timm(model, arrays, arch.name)
+    np.savez(file, **arrays)
+    parameters = dict(model.named_parameters())
+    return [
+        theirs
+        for theirs, ours in names.items()
+        if ours in parameters and config.Optimizer.exempts(ours, parameters[ours].ndim == 1)
+    ]
 
 
-def _check(key: str, found: Any, expected: str) -> None:
+def _check(key: str, found: Any, expected: Any) -> None:
     if found != expected:
         raise UserError(f"{key}: expected {expected}, as in the script for PyTorch, got {found}")
+
+
+def _network(arch: Arch) -> dict[str, Any]:
+    """Returns the settings of `torch_networks.build_network`."""
+    options = arch.options
+    if unknown := sorted(set(options) - {*_OPTIONS, *_WEIGHT_OPTIONS, *_OTHER_OPTIONS}):
+        raise UserError(f"Arch.{unknown[0]}: the script for PyTorch does not have this option; remove it")
+    network: dict[str, Any] = {
+        "timm": None,
+        "options": {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS},
+        "strides": None,
+        "stem_patch": None,
+        "batch_norm_momentum": arch.batch_norm_momentum,
+    }
+    if arch.name == "WideResNet":
+        depth = options.get("depth", 28)
+        if arch.batch_norm_momentum is None:
+            network["batch_norm_momentum"] = 0.999
+        return network | {"depth": depth, "widen_factor": options.get("widen_factor", 2)}
+    if arch.name not in _TIMM:
+        known = ", ".join(("WideResNet", *sorted(_TIMM)))
+        raise UserError(f"Arch.name: expected a network that PyTorch trains, too ({known}), got {arch.name}")
+    network["timm"] = _TIMM[arch.name]
+    if arch.name.startswith("ConvNeXt"):
+        network["stem_patch"] = network["options"].pop("patch_size", None)
+    if arch.stride_list is not None:
+        first, pooling, *stages = arch.stride_list
+        _check("Arch.stride_list", [first, *stages], [first, 2, 2, 2])
+        network["strides"] = [first, pooling]
+    return network
+
+
+def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns the settings of `torch_training.build_optimizer`; ``no_decay`` is set later."""
+    if optimizer.kind not in ("Momentum", "AdamW"):
+        raise UserError(
+            f"Optimizer.name: expected Momentum or AdamW, as in the script for PyTorch, got {optimizer.kind}"
+        )
+    for key in ("clip_norm", "clip_value", "freeze", "train_only"):
+        _check(f"Optimizer.{key}", getattr(optimizer, key), None)
+    _check("Optimizer.by_name", optimizer.by_name, ())
+    _check("Optimizer.layerwise_decay", optimizer.block_decay, None)
+    keys = ("momentum", "use_nesterov", "beta1", "beta2", "epsilon")
+    settings = {key: value for key, value in optimizer.model_dump().items() if key in keys}
+    return settings | {"name": optimizer.kind, "weight_decay": optimizer.decay, "no_decay": []}
 
 
 def _files(split: Split) -> dict[str, str]:
@@ -103,6 +185,9 @@ def _transforms(split: Split) -> dict[str, dict[str, Any]]:
     transforms = {spec.kind: spec.model_dump() for spec in split.dataset.transform_ops}
     if unknown := sorted(set(transforms) - _TRANSFORMS):
         raise UserError(f"DataLoader.Train: the script for PyTorch does not have {', '.join(unknown)}")
+    if "RandomErasing" in transforms:
+        _check("RandomErasing.mode", transforms["RandomErasing"]["mode"], "const")
+        _check("RandomErasing.use_log_aspect", transforms["RandomErasing"]["use_log_aspect"], False)
     return transforms
 
 
@@ -110,3 +195,25 @@ def _erasing(spec: dict[str, Any] | None) -> dict[str, float] | None:
     if spec is None:
         return None
     return {"probability": spec["EPSILON"], "sl": spec["sl"], "sh": spec["sh"], "r1": spec["r1"]}
+
+
+def _mixing(transforms: tuple[BatchTransform, ...]) -> dict[str, dict[str, float]] | None:
+    """Returns probability and alpha of Mixup and of CutMix; None for no mixing.
+
+    Raises:
+        UserError: The script for PyTorch lacks the batch transform.
+    """
+    mix = {kind: {"prob": 0.0, "alpha": 1.0} for kind in ("mixup", "cutmix")}
+    if not transforms:
+        return None
+    (transform,) = transforms  # the section accepts at most one
+    if isinstance(transform, OpSampler):
+        mix["mixup"] = transform.MixupOperator.model_dump()
+        mix["cutmix"] = transform.CutmixOperator.model_dump()
+    elif isinstance(transform, MixupOperator):
+        mix["mixup"] = {"prob": 1.0, "alpha": transform.alpha}
+    elif isinstance(transform, CutmixOperator):
+        mix["cutmix"] = {"prob": 1.0, "alpha": transform.alpha}
+    else:
+        raise UserError(f"DataLoader.Train: the script for PyTorch does not have {transform.kind}")
+    return mix

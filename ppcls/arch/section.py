@@ -214,6 +214,10 @@ class Arch(ModelSection):
     Global.pretrained_model takes precedence."""
     use_ssld: bool = False
     """With `pretrained: True`, load the published weights that were trained by distillation (SSLD)."""
+    patch_size: Side | None = None
+    """ViT, DeiT, ConvNeXt: side of the patches that the first layer maps to tokens or features, in pixels.
+    Small images need small patches: ConvNeXt needs images of at least 8 x 8 patches. Published weights need
+    the default, which is the number in the name of a transformer, and 4 for ConvNeXt."""
     img_size: Side | None = None
     """Vision transformers: side of the images in pixels, a multiple of the side of a patch. Default: the side
     in docs/models.md. Position embeddings of weights for another side are interpolated."""
@@ -402,10 +406,10 @@ class Arch(ModelSection):
             families = ", ".join(families_with(option))
             text = f"{name} has no such option; it exists only for {families}; remove it"
             raise PydanticCustomError(EXPLAINED_KEY, "{text}", {"text": text})
-        if option == "img_size" and value is not None and int(value) % entry.patch:
-            raise ValueError(
-                f"expected a multiple of {entry.patch}, the side of {name}'s patches, got {value}"
-            )
+        if option == "img_size" and value is not None:
+            patch = info.data.get("patch_size") or entry.patch
+            if int(value) % patch:
+                raise ValueError(f"expected a multiple of {patch}, the side of {name}'s patches, got {value}")
         return value
 
     @field_validator("data_format", "input_image_channel")

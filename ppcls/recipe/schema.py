@@ -103,6 +103,7 @@ class Config(Section):
             class_num=arch.class_num,
             architectures=tuple(model.name for model in arch.architectures),
             img_sizes=tuple(model.img_size for model in arch.architectures),
+            patch_sizes=tuple(model.patch_size for model in arch.architectures),
             input_channels=arch.input_image_channel,
             device=self.Global.device,
             epochs=self.Global.epochs,

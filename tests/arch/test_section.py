@@ -76,6 +76,10 @@ def test_momentum_of_batch_norm_is_that_of_the_config(name: str) -> None:
             "Arch.img_size: expected a multiple of 16, the side of DeiT_tiny_patch16_224's patches, got 40",
         ),
         (
+            ["Arch.name=DeiT_tiny_patch16_224", "Arch.patch_size=3", "Arch.img_size=28"],
+            "Arch.img_size: expected a multiple of 3, the side of DeiT_tiny_patch16_224's patches, got 28",
+        ),
+        (
             [f"Arch.name={SWIN}", "Arch.drop_path_rate=1.0"],
             "Arch.drop_path_rate: expected a number >= 0 and < 1, got 1.0",
         ),

@@ -72,6 +72,7 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
         layer_scale_init_value: Initial value of the learned factor per channel of each block; 0 for no
             factor.
         head_init_scale: Factor for the initial weights of the classifier.
+        patch_size: Side of the patches that the first convolution maps to features, in pixels.
     """
 
     public_names: ClassVar[PublicNames] = PublicNames(
@@ -107,6 +108,7 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
         drop_path_rate: float = 0.0,
         layer_scale_init_value: float = 1e-6,
         head_init_scale: float = 1.0,
+        patch_size: int = 4,
     ) -> None:
         super().__init__()
         rates = iter(drop_paths(drop_path_rate, sum(depths)))
@@ -114,7 +116,7 @@ class ConvNeXt(nn.Layer):  # type: ignore[misc]
         self.stages = nn.LayerList()
         channels = input_image_channel
         for i, (depth, width) in enumerate(zip(depths, widths, strict=True)):
-            side = 2 if i else 4
+            side = 2 if i else patch_size
             halve = _convolution(channels, width, side, data_format, stride=side)
             norm = ChannelNorm(channels if i else width, _EPSILON, data_format)
             self.downsample_layers.append(nn.Sequential(norm, halve) if i else nn.Sequential(halve, norm))

@@ -82,7 +82,8 @@ class VisionTransformer(PatchTransformer):
         qkv_bias: Whether queries, keys and values have a bias.
         scale: Factor for the products of queries and keys; None for the default of `SelfAttention`.
         epsilon: Epsilon of layer norm.
-        img_size: Side of the images in pixels, a multiple of ``patch``; ``side`` if None.
+        img_size: Side of the images in pixels, a multiple of the side of a patch; ``side`` if None.
+        patch_size: Side of a patch in pixels; ``patch`` if None.
         drop_rate: Dropout rate of tokens and after each layer.
         attn_drop_rate: Dropout rate of the attention weights.
         drop_path_rate: Probability of skipping the last block. It decreases linearly to 0 for the first
@@ -124,12 +125,14 @@ class VisionTransformer(PatchTransformer):
         data_format: DataFormat = "NCHW",
         input_image_channel: int = 3,
         img_size: int | None = None,
+        patch_size: int | None = None,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.patch_embed = PatchEmbed(img_size or side, patch, input_image_channel, width, data_format)
+        size = img_size or side, patch_size or patch
+        self.patch_embed = PatchEmbed(*size, input_image_channel, width, data_format)
         self.prefix_tokens = self.prefix_positions = len(self.tokens)
         count = self.prefix_positions + self.patch_embed.count
         self.pos_embed = self.create_parameter([1, count, width], attr=normal())

@@ -36,6 +36,7 @@ class RunFacts:
         class_num: Number of classes, ``Arch.class_num``.
         architectures: Names of all architectures of the model; several for a `DistillationModel`.
         img_sizes: ``Arch.img_size`` of each architecture; empty if none is set.
+        patch_sizes: ``Arch.patch_size`` of each architecture; empty if none is set.
         input_channels: Number of channels of the images that the model expects.
         device: Device of the run, ``Global.device``.
         epochs: Number of epochs of the run.
@@ -80,6 +81,7 @@ class RunFacts:
     random_labels: frozenset[str] = frozenset()
     from_paddleclas: bool = False
     img_sizes: tuple[int | None, ...] = ()
+    patch_sizes: tuple[int | None, ...] = ()
     input_channels: int = 3
     device: Literal["auto", "gpu", "cpu"] = "auto"
     mixed_by: str = ""
@@ -96,7 +98,8 @@ class RunFacts:
         Args:
             size: Height and width in pixels.
         """
-        img_sizes = self.img_sizes or (None,) * len(self.architectures)
-        for name, img_size in zip(self.architectures, img_sizes, strict=True):
-            if text := architecture(name).size_problem(size, img_size):
+        unset = (None,) * len(self.architectures)
+        options = zip(self.img_sizes or unset, self.patch_sizes or unset, strict=True)
+        for name, (img_size, patch_size) in zip(self.architectures, options, strict=True):
+            if text := architecture(name).size_problem(size, img_size, patch_size):
                 yield text

@@ -33,6 +33,14 @@ def test_drop_path_applies_in_training_only() -> None:
     assert not (model(x) == model(x)).all()
 
 
+@pytest.mark.parametrize(("patch", "side"), [(1, 8), (2, 28), (4, 32)])
+def test_patch_size_is_the_stride_of_the_first_convolution(patch: int, side: int) -> None:
+    model = ConvNeXt((1, 1, 1, 1), (4, 4, 4, 8), 2, patch_size=patch)
+    x = paddle.randn([1, 3, side, side])
+    assert model.downsample_layers[0](x).shape == [1, 4, side // patch, side // patch]
+    assert model(x).shape == [1, 2]
+
+
 @pytest.mark.parametrize(("data_format", "axis"), [("NCHW", 1), ("NHWC", 3)])
 def test_channel_norm_normalizes_channels(data_format: str, axis: int) -> None:
     shape = [2, 5, 5, 5]

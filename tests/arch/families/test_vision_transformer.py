@@ -20,6 +20,12 @@ def test_img_size_overrides_name() -> None:
     assert model(paddle.zeros([1, 3, 48, 48])).shape == [1, 3]
 
 
+def test_patch_size_overrides_name() -> None:
+    model = build_model("DeiT_tiny_distilled_patch16_224", 3, img_size=28, patch_size=4)
+    assert model.pos_embed.shape == [1, 2 + 49, 192]
+    assert model(paddle.zeros([1, 3, 28, 28])).shape == [1, 3]
+
+
 def test_distilled_logits_average_both_classifiers() -> None:
     paddle.seed(1)
     model = DistilledVisionTransformer(32, 16, 12, 1, 3, class_num=2)

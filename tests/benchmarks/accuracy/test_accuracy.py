@@ -5,14 +5,31 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.accuracy.command import AccuracyCurve, describe
-from benchmarks.accuracy.job import describe_run
+from benchmarks.accuracy.job import describe_run, write_weights
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
+from ppcls.recipe.schema import Config
 
-CONFIG = Path(__file__).parents[3] / "configs/fashion_mnist_wrn.yaml"
+CONFIGS = Path(__file__).parents[3] / "configs"
+NAMES = ("wrn", "resnet18", "fast", "vit", "convnext")
+
+
+def load(folder: Path, name: str, *changes: str) -> Config:
+    """Returns a config of Fashion-MNIST with ten images per split, which it writes to ``folder``."""
+    data = {}
+    for split in ("Train", "Eval"):
+        for kind, shape in (("image", (10, 28, 28)), ("label", (10,))):
+            header = bytes([0, 0, 8, len(shape), *(byte for size in shape for byte in (0, 0, 0, size))])
+            file = folder / f"{split}-{kind}.idx"
+            file.write_bytes(header + np.zeros(shape, np.uint8).tobytes())
+            data[f"DataLoader.{split}.dataset.{kind}_file"] = file
+    small = ["Global.device=cpu", "AMP=null", "Infer=null", "DataLoader.Train.sampler.batch_size=4"]
+    paths = [f"{key}={file}" for key, file in data.items()]
+    return load_config(CONFIGS / f"fashion_mnist_{name}.yaml", [*paths, *small, *changes])
 
 
 def test_table_compares_the_difference_with_the_noise_of_the_seeds() -> None:
@@ -25,44 +42,85 @@ def test_table_compares_the_difference_with_the_noise_of_the_seeds() -> None:
 
 
 def test_job_has_the_settings_of_the_config(tmp_path: Path) -> None:
-    changes = ["Global.device=cpu", "AMP=null", "Arch.depth=10", "Arch.widen_factor=1", "Infer=null"]
-    job = describe_run(load_config(CONFIG, changes), tmp_path / "weights.npz", compiled=True)
+    config = load(tmp_path, "wrn", "Arch.depth=10", "Arch.widen_factor=1", "Global.epochs=4")
+    job = describe_run(config, tmp_path / "weights.npz", compiled=True)
     expected = {
-        **{"epochs": 200, "batch_size": 256, "learning_rate": 0.2, "warmup_epochs": 2.0, "momentum": 0.9},
-        **{
-            "nesterov": True,
-            "weight_decay": 0.0005,
-            "smoothing": 0.1,
-            "padding": 4,
-            "flip": 0.5,
-            "depth": 10,
-        },
-        **{
-            "widen_factor": 1,
-            "batch_norm_momentum": 0.9,
-            "mean": 0.286,
-            "std": 0.353,
-            "precision": "float32",
-        },
+        **{"epochs": 4, "batch_size": 4, "drop_last": False, "precision": "float32", "smoothing": 0.1},
+        **{"padding": 4, "flip": 0.5, "mean": 0.286, "std": 0.353, "mix": None},
         "ema": {"decay": 0.999, "warmup": True},
         "erase": {"probability": 0.5, "sl": 0.02, "sh": 0.4, "r1": 0.3},
     }
     assert {key: job[key] for key in expected} == expected
+    assert job["network"] == {
+        **{"timm": None, "options": {}, "strides": None, "stem_patch": None, "batch_norm_momentum": 0.9},
+        **{"depth": 10, "widen_factor": 1},
+    }
+    assert job["optimizer"] == {
+        **{"name": "Momentum", "momentum": 0.9, "use_nesterov": True},
+        **{"weight_decay": 0.0005, "no_decay": []},
+    }
+    # Three updates per epoch of ten images: two epochs of warm-up, and two of half a cosine.
+    rates = [0.0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067]
+    assert job["learning_rates"] == pytest.approx([0.2 * rate for rate in rates], abs=1e-4)
     assert json.loads(json.dumps(job)) == job
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_of_fashion_mnist_has_a_run_in_pytorch(tmp_path: Path, name: str) -> None:
+    job = describe_run(load(tmp_path, name), tmp_path / "weights.npz", compiled=True)
+    updates = 2 if job["drop_last"] else 3
+    assert len(job["learning_rates"]) == job["epochs"] * updates
+    assert job["network"]["timm"] == {
+        "resnet18": "resnet18",
+        "vit": "deit_tiny_patch16_224",
+        "convnext": "convnext_tiny",
+    }.get(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("{OpSampler: {CutmixOperator: {alpha: 1.0, prob: 0.4}}}", ((0.0, 1.0), (0.4, 1.0))),
+        ("{MixupOperator: {alpha: 0.2}}", ((1.0, 0.2), (0.0, 1.0))),
+        ("{CutmixOperator: {alpha: 0.5}}", ((0.0, 1.0), (1.0, 0.5))),
+    ],
+)
+def test_job_has_the_mixing_of_the_config(
+    tmp_path: Path, change: str, expected: tuple[tuple[float, float], tuple[float, float]]
+) -> None:
+    config = load(tmp_path, "wrn", f"DataLoader.Train.dataset.batch_transform_ops=[{change}]")
+    mix = describe_run(config, tmp_path / "weights.npz", compiled=True)["mix"]
+    assert tuple((mix[kind]["prob"], mix[kind]["alpha"]) for kind in ("mixup", "cutmix")) == expected
+
+
+def test_weights_have_the_names_of_pytorch(tmp_path: Path) -> None:
+    config = load(tmp_path, "vit", f"Global.output_dir={tmp_path / 'run'}", "Global.use_dali=False")
+    exempt = write_weights(config, tmp_path / "weights.npz")
+    arrays = np.load(tmp_path / "weights.npz")
+    assert arrays["patch_embed.proj.weight"].shape == (192, 3, 4, 4)
+    assert arrays["blocks.11.mlp.fc1.weight"].shape == (768, 192)  # transposed
+    assert sorted(exempt) == sorted(name for name in arrays.files if arrays[name].ndim == 1)
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("Arch={name: ResNet18, class_num: 10}", "expected WideResNet"),
-        ("Optimizer.lr={name: Linear, learning_rate: 0.1}", "expected Cosine"),
         (
-            "DataLoader.Train.dataset.transform_ops.3={ColorJitter: {}}",
-            "ColorJitter",
+            "Arch={name: ResNet50_vd, class_num: 10}",
+            r"Arch\.name: expected a network that PyTorch trains, too",
         ),
+        ("Arch.dropout=0.1", r"Arch\.dropout: the script for PyTorch does not have this option"),
+        (
+            "Arch={name: ResNet18, class_num: 10, stride_list: [1, 1, 1, 2, 2]}",
+            r"Arch\.stride_list: expected \[1, 2, 2, 2\]",
+        ),
+        ("Optimizer.name=Lamb", r"Optimizer\.name: expected Momentum or AdamW"),
+        ("Optimizer.clip_norm=1.0", r"Optimizer\.clip_norm: expected None"),
+        ("Global.update_freq=2", r"Global\.update_freq: expected 1"),
+        ("DataLoader.Train.dataset.transform_ops.3={ColorJitter: {}}", "ColorJitter"),
     ],
 )
 def test_other_configs_are_errors(tmp_path: Path, change: str, text: str) -> None:
-    config = load_config(CONFIG, [change])
+    config = load(tmp_path, "wrn", change)
     with pytest.raises(UserError, match=text):
         describe_run(config, tmp_path / "weights.npz", compiled=True)
