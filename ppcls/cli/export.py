@@ -99,6 +99,11 @@ class ExportOptions(ModelOptions):
     calibration: Literal["percentile", "entropy", "minmax"] = option(
         "percentile", "for int8 in ONNX: method that chooses the range of each tensor's values"
     )
+    int8_activations: Literal["unsigned", "signed"] = option(
+        "unsigned",
+        "for int8 in ONNX: type of the activations. unsigned: fastest on CPUs; signed: symmetric, as "
+        "TensorRT needs",
+    )
     calibration_images: int = option(
         256,
         "for int8: number of training images from which the ranges are computed",
@@ -169,6 +174,7 @@ def _export(options: ExportOptions) -> None:
         options.calibration_data,
         options.evaluation_images,
         options.max_accuracy_loss,
+        options.int8_activations,
     )
     if options.format == "bundle":
         _export_bundle(options, source, folder, settings, run)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ppcls.deploy.export.precision import remove_unused_domains
 from ppcls.errors import UserError
 
 INPUT = "x"
@@ -51,7 +52,7 @@ def join_models(
     parts = []
     for prefix, data in (("prepare/", preprocessing), ("network/", network)):
         part = onnx.load_from_string(data)
-        _remove_unused_domains(part)
+        remove_unused_domains(part)
         _sort_nodes(part.graph)
         parts.append(compose.add_prefix(part, prefix))
     first, second = _align_opsets(parts, name)
@@ -119,14 +120,6 @@ def add_output(graph: Any, tensor: str, name: str, shape: list[int | None]) -> N
     # The values can be float16. A cast of float32 to float32 has no cost.
     graph.node.append(helper.make_node("Cast", [tensor], [name], name=f"{name}/copy", to=TensorProto.FLOAT))
     graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-
-
-def _remove_unused_domains(model: Any) -> None:
-    """Removes the domains of operators that no node uses, which quantization tools add."""
-    used = {node.domain for node in model.graph.node}
-    kept = [entry for entry in model.opset_import if entry.domain in used | {""}]
-    del model.opset_import[:]
-    model.opset_import.extend(kept)
 
 
 def _sort_nodes(graph: Any) -> None:

@@ -27,6 +27,7 @@ from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.export.parity import Array, compare
 from ppcls.deploy.export.precision import (
     FEWEST_CALIBRATION_IMAGES,
+    Activations,
     CalibrationMethod,
     QuantizedOperators,
 )
@@ -71,6 +72,7 @@ class PrecisionSettings:
             ``DataLoader.Train``.
         evaluation_images: Maximum number of images of ``DataLoader.Eval`` that are compared.
         max_accuracy_loss: Maximum loss of accuracy in percentage points.
+        activations: Type of int8 activations in ONNX; see `precision.quantize`.
     """
 
     precision: Precision = "float32"
@@ -79,6 +81,7 @@ class PrecisionSettings:
     calibration_data: tuple[Path, ...] = ()
     evaluation_images: int = 1000
     max_accuracy_loss: float = 0.5
+    activations: Activations = "unsigned"
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,12 @@ def export_model(
         raise UserError(
             f"--calibration-data needs --precision int8, got {settings.precision}; remove it, or export int8"
         )
-    exporter.check_calibration(settings.calibration)
+    if settings.activations != "unsigned" and settings.precision != "int8":
+        raise UserError(
+            f"--int8-activations {settings.activations} needs --precision int8, got {settings.precision}; "
+            "remove it, or export int8"
+        )
+    exporter.check_calibration(settings.calibration, settings.activations)
     exporter.check(settings.precision, runtime)
     if source.config is None:
         raise UserError(
@@ -210,10 +218,12 @@ def export_model(
                 precision=settings.precision, device="gpu" if gpu_network is not None else None
             )
             if settings.precision == "float16":
-                exporter.to_float16(file)
+                exporter.to_float16(file, description.Global.model_name)
             if calibration is not None:
                 batches = _calibration_batches(calibration, ops)
-                quantized, method = exporter.quantize(file, description, batches, settings.calibration)
+                quantized, method = exporter.quantize(
+                    file, description, batches, settings.calibration, settings.activations
+                )
                 ranges = Calibration(method=method, images=sum(map(len, batches)), source=calibration.source)
                 record = record.model_copy(update={"calibration": ranges})
             comparison = None

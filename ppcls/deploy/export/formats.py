@@ -19,7 +19,7 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # these modules import Paddle
     from numpy.typing import NDArray
 
-    from ppcls.deploy.export.precision import CalibrationMethod, QuantizedOperators
+    from ppcls.deploy.export.precision import Activations, CalibrationMethod, QuantizedOperators
     from ppcls.deploy.models.description import ModelDescription, Precision
     from ppcls.deploy.predictor import InferenceModel
     from ppcls.runtime.start import Runtime
@@ -63,11 +63,11 @@ class Exporter:
         """
         raise NotImplementedError
 
-    def check_calibration(self, method: CalibrationMethod) -> None:
-        """Checks that the format uses a method to choose the ranges of int8 tensors.
+    def check_calibration(self, method: CalibrationMethod, activations: Activations) -> None:
+        """Checks that the format supports a method to choose ranges, and a type of activations in int8.
 
         Raises:
-            UserError: It does not use it.
+            UserError: It does not support it.
         """
 
     def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
@@ -83,8 +83,16 @@ class Exporter:
         """
         raise NotImplementedError
 
-    def to_float16(self, file: Path) -> None:
-        """Converts a model to float16, in place."""
+    def to_float16(self, file: Path, name: str) -> None:
+        """Converts a model to float16, in place.
+
+        Args:
+            file: Model in float32.
+            name: Name of the architecture, for messages.
+
+        Raises:
+            UserError: The model cannot be converted.
+        """
         raise NotImplementedError
 
     def quantize(
@@ -93,6 +101,7 @@ class Exporter:
         description: ModelDescription,
         batches: Sequence[NDArray[Any]],
         method: CalibrationMethod,
+        activations: Activations,
     ) -> tuple[QuantizedOperators, str]:
         """Converts a model to int8, in place.
 
@@ -101,6 +110,7 @@ class Exporter:
             description: Description of the model.
             batches: Inputs of the model, from which the ranges of tensors are computed.
             method: Method that chooses the ranges.
+            activations: Type of the activations.
 
         Returns:
             The operators of the int8 model, and the name of the method for its description.
@@ -156,7 +166,7 @@ class PaddleExporter(Exporter):
         save_program(folder / _STEM)
         return find_program(folder)
 
-    def to_float16(self, file: Path) -> None:
+    def to_float16(self, file: Path, name: str) -> None:
         """Does nothing: programs contain float16 already, or are converted when they are loaded."""
 
     def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
@@ -194,11 +204,11 @@ class OnnxExporter(Exporter):
         file.write_bytes(convert_to_onnx(save_program, folder, name))
         return file
 
-    def to_float16(self, file: Path) -> None:
+    def to_float16(self, file: Path, name: str) -> None:
         """Converts a model to float16, in place."""
         from ppcls.deploy.export.precision import to_float16
 
-        file.write_bytes(to_float16(file.read_bytes()))
+        to_float16(file, name)
 
     def quantize(
         self,
@@ -206,11 +216,13 @@ class OnnxExporter(Exporter):
         description: ModelDescription,
         batches: Sequence[NDArray[Any]],
         method: CalibrationMethod,
+        activations: Activations,
     ) -> tuple[QuantizedOperators, str]:
         """See `Exporter.quantize`."""
         from ppcls.deploy.export.precision import quantize
 
-        return quantize(file, description.Global.model_name, description.Input.name, batches, method), method
+        name = description.Global.model_name
+        return quantize(file, name, description.Input.name, batches, method, activations), method
 
     def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:  # noqa: ARG002
         """See `Exporter.load`."""
@@ -240,13 +252,17 @@ class OpenVinoExporter(Exporter):
                 f"{_NO_COMPARISON}. Export on another machine, or use --precision int8"
             )
 
-    def check_calibration(self, method: CalibrationMethod) -> None:
+    def check_calibration(self, method: CalibrationMethod, activations: Activations) -> None:
         """See `Exporter.check_calibration`."""
-        if method != "percentile":
-            raise UserError(
-                f"--calibration {method} needs --format onnx, got openvino, for which NNCF chooses the "
-                "ranges; remove it"
-            )
+        for option, value, default in (
+            ("--calibration", method, "percentile"),
+            ("--int8-activations", activations, "unsigned"),
+        ):
+            if value != default:
+                raise UserError(
+                    f"{option} {value} needs --format onnx, got openvino, for which NNCF chooses the ranges; "
+                    "remove it"
+                )
 
     def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
         """See `Exporter.write`."""
@@ -260,7 +276,7 @@ class OpenVinoExporter(Exporter):
             write_openvino(onnx, file)
         return file
 
-    def to_float16(self, file: Path) -> None:
+    def to_float16(self, file: Path, name: str) -> None:  # noqa: ARG002
         """Stores the weights of a model in float16, in place."""
         from ppcls.deploy.export.openvino import store_weights_in_float16
 
@@ -272,6 +288,7 @@ class OpenVinoExporter(Exporter):
         description: ModelDescription,
         batches: Sequence[NDArray[Any]],
         method: CalibrationMethod,  # noqa: ARG002 - NNCF has its own
+        activations: Activations,  # noqa: ARG002 - as above
     ) -> tuple[QuantizedOperators, str]:
         """See `Exporter.quantize`."""
         from ppcls.deploy.export.openvino import quantize_with_nncf

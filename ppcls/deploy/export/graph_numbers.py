@@ -15,3 +15,12 @@ import paddle
 def int64(number: int) -> Any:
     """Returns a constant, [1] int64."""
     return paddle.full([1], number, "int64")
+
+
+def arange(length: int) -> Any:
+    """Returns the numbers from 0 to ``length - 1``, [length] int64.
+
+    With a plain number, Paddle computes them in float64, which OpenVINO and TensorRT do not support on all
+    devices.
+    """
+    return paddle.arange(int64(length)[0], dtype="int64")

@@ -18,7 +18,7 @@ from paddle import nn
 
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
-from ppcls.deploy.export.graph_numbers import int64
+from ppcls.deploy.export.graph_numbers import arange, int64
 from ppcls.deploy.export.pillow_in_graph import resize_like_pillow
 from ppcls.deploy.export.resampling_weights import divide
 from ppcls.errors import UserError
@@ -86,7 +86,7 @@ def graph_op(spec: Transform) -> GraphOp:
 
 
 def _reverse_channels(images: Tensor) -> Tensor:
-    return paddle.gather(images, paddle.arange(2, -1, -1, dtype="int64"), axis=3)
+    return paddle.gather(images, int64(2) - arange(3), axis=3)
 
 
 @graph_op.register
@@ -127,7 +127,7 @@ def crop_in_graph(spec: CropImage) -> GraphOp:
     def crop(images: Tensor) -> Tensor:
         for axis, side in ((_HEIGHT, height), (_WIDTH, width)):
             start = (_length(images, axis) - int64(side)) // int64(2)
-            images = paddle.gather(images, paddle.arange(side, dtype="int64") + start, axis=axis)
+            images = paddle.gather(images, arange(side) + start, axis=axis)
         return images
 
     return crop

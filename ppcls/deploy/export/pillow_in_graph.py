@@ -19,7 +19,7 @@ import numpy as np
 import paddle
 from PIL import Image
 
-from ppcls.deploy.export.graph_numbers import int64
+from ppcls.deploy.export.graph_numbers import arange, int64
 from ppcls.deploy.export.resampling_weights import (
     bicubic_weights,
     bilinear_weights,
@@ -141,7 +141,7 @@ def _weights(length: Tensor, side: Tensor, method: Resampling) -> tuple[Tensor, 
     begins = paddle.maximum((twice * firsts + int64(1)) * length - reach, int64(0)) // (twice * side)
     window = (int64(2 * BLOCK - 2) * length + twice * reach) // (twice * side) + int64(3)
     indexes = begins.reshape([-1, 1]) + paddle.arange(window[0], dtype="int64").reshape([1, -1])
-    pixels = firsts.reshape([-1, 1]) + paddle.arange(BLOCK, dtype="int64").reshape([1, -1])
+    pixels = firsts.reshape([-1, 1]) + arange(BLOCK).reshape([1, -1])
     pixels = paddle.minimum(pixels, side - int64(1))  # the last block can be longer than the image
     # Twice the distance between the centres of a source and a new pixel, multiplied by ``side``: exact.
     distance = (twice * pixels + int64(1)).reshape([-1, BLOCK, 1]) * length

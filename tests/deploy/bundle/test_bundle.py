@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bundles import export_bundle, prepared_by, read_bundle, write_photographs
 from small_classifier import config_tree, write_names
+from tensorrt_operators import unsupported
 
 from ppcls.cli.export import export, verify
 from ppcls.deploy.bundle.schema import read_values
@@ -52,6 +53,11 @@ def test_python_runner_verifies_the_bundle(bundle: Path) -> None:
     program = str(bundle / "runners/python/predict.py")
     runner = subprocess.run([sys.executable, program, "verify"], capture_output=True, text=True)
     assert runner.stdout.startswith("PASS: 4 of 4, largest difference "), runner.stderr
+
+
+@pytest.mark.parametrize("name", ["bundle", "pillow_bundle"])
+def test_operators_are_documented_by_tensorrt(name: str, request: pytest.FixtureRequest) -> None:
+    assert unsupported(request.getfixturevalue(name) / "inference.onnx") == []
 
 
 # Changed settings of `prepared_by`, the order of the channels, and the stages whose outputs are saved
@@ -136,3 +142,4 @@ def test_float16_bundle_is_verified(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert verify([str(folder), "--stage", "network"]) == 0
     assert "PASS: 4 of 4" in capsys.readouterr().out
     assert read_bundle(folder).tolerances.probabilities >= 1e-3
+    assert unsupported(folder / "inference.onnx") == []

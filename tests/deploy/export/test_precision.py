@@ -15,6 +15,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 from small_classifier import config_tree, write_config, write_image
+from tensorrt_operators import unsupported
 
 from benchmarks.infer.requests import find_models, make_candidates
 from ppcls.arch.build import build_model
@@ -88,6 +89,20 @@ def test_int8_export_has_int8_operators_and_float32_scores(quantized: Path) -> N
     assert last.op_type == "Softmax"
     before = next(node for node in graph.node if node.output[0] == last.input[0])
     assert before.op_type not in ("QuantizeLinear", "DequantizeLinear")
+
+
+def test_signed_int8_activations_have_the_operators_of_tensorrt(
+    quantized: Path, trained: dict[str, Any], tmp_path: Path
+) -> None:
+    assert "QuantizeLinear with a zero point" in unsupported(quantized / "inference.onnx")
+    count = ["--calibration-images", str(IMAGES), "--max-accuracy-loss", "100"]
+    options = ["--precision", "int8", "--int8-activations", "signed"]
+    assert run_export(tmp_path, trained, *options, *count) == 0
+    assert unsupported(tmp_path / "inference/inference.onnx") == []
+    record = read_description(tmp_path / "inference").Export
+    assert record is not None
+    assert record.comparison is not None
+    assert 0 < record.comparison.largest_difference < 0.2
 
 
 def test_int8_export_records_calibration_and_comparison(quantized: Path, trained: dict[str, Any]) -> None:
@@ -249,6 +264,14 @@ def test_export_without_evaluation_images_compares_random_ones(
         (["--precision", "bfloat16"], "--precision bfloat16 needs --format paddle or openvino"),
         (["--precision", "float16", "--calibration-data", "."], "--calibration-data needs --precision int8"),
         (["--format", "openvino", "--calibration", "entropy"], "--calibration entropy needs --format onnx"),
+        (
+            ["--format", "openvino", "--int8-activations", "signed"],
+            "--int8-activations signed needs --format onnx, got openvino",
+        ),
+        (
+            ["--precision", "float16", "--int8-activations", "signed"],
+            "--int8-activations signed needs --precision int8, got float16",
+        ),
     ],
 )
 def test_int8_export_unusable_option_is_an_error(
