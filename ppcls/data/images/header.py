@@ -67,7 +67,8 @@ class Header:
         orientation: EXIF orientation, 1..8. It is read for TIFFs and for images with four channels; 1 for
             all other images.
         separate: Whether a TIFF stores each channel as a separate plane.
-        scans: Number of scans of a JPEG, or an upper bound; 1 for other formats.
+        scans: Number of scans of a JPEG, or of a TIFF whose strips or tiles are JPEGs, or an upper bound; 1
+            for other formats.
     """
 
     format: str
@@ -108,9 +109,10 @@ def check_header(spec: DecodeImage, header: Header) -> None:
     """
     check_pixel_count(spec, header.height, header.width)
     if header.scans * header.height * header.width > MAX_SCANS * spec.max_pixels:
+        found = f"{header.scans} scans of {header.width}x{header.height} pixels"
         raise DecodeError(
-            f"the JPEG has {header.scans} scans of {header.width}x{header.height} pixels; expected at most "
-            f"{MAX_SCANS} times DecodeImage's max_pixels, {spec.max_pixels}, for all scans together"
+            f"the {header.format} has {found}; expected at most {MAX_SCANS} times DecodeImage's max_pixels, "
+            f"{spec.max_pixels}, for all scans together"
         )
     if spec.channels != 3:
         accepted = header.channels == spec.channels

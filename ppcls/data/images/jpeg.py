@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppcls.data.images.header import MAX_SCANS, DecodeError, Header, check_metadata
 from ppcls.data.images.tags import EXIF_PREFIX, read_orientation
@@ -185,17 +186,40 @@ def count_scans(encoded: Any) -> int:
     Args:
         encoded: Bytes or memoryview of the file.
     """
-    # Compares pairs of bytes, at even and at odd positions, as 16-bit numbers. This is ten times as fast as
-    # bytes.count.
-    pairs = (
-        np.frombuffer(encoded, "<u2", (len(encoded) - start) // 2, start)
-        for start in (0, 1)
-        if len(encoded) > start + 1
-    )
-    bound = sum(int(np.count_nonzero(pair == _SCAN << 8 | 0xFF)) for pair in pairs)
+    bound = count_scan_markers(encoded)
     if bound <= MAX_SCANS:
         return bound
     return sum(marker == _SCAN for marker, _, _ in _segments(bytes(encoded)))
+
+
+def count_scan_markers(encoded: Any) -> int:
+    """Returns how often the marker of a scan occurs in a file, also in other data such as comments.
+
+    Args:
+        encoded: Bytes or memoryview of the file.
+    """
+    return sum(int(np.count_nonzero(matches)) for matches in _match_scans(encoded))
+
+
+def find_scan_markers(encoded: Any) -> NDArray[np.int64]:
+    """Returns the positions of the markers that `count_scan_markers` counts, in ascending order.
+
+    Args:
+        encoded: Bytes or memoryview of the file.
+    """
+    even, odd = (np.flatnonzero(matches) for matches in _match_scans(encoded))
+    return np.sort(np.concatenate([2 * even, 2 * odd + 1]))
+
+
+def _match_scans(encoded: Any) -> Iterator[NDArray[np.bool_]]:
+    """Yields whether the marker of a scan is at each even position, and then the same for odd positions.
+
+    Comparing pairs of bytes as 16-bit numbers is ten times as fast as bytes.count.
+    """
+    size = len(encoded)
+    for start in (0, 1):
+        pairs = np.frombuffer(encoded, "<u2", max(0, size - start) // 2, min(start, size))
+        yield pairs == _SCAN << 8 | 0xFF
 
 
 def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError, Header
+from ppcls.data.images.jpeg import count_scan_markers, find_scan_markers
 from ppcls.data.images.tags import Tags
 
 # A file can cause thousands of messages on the console. The reasons for which it is rejected are reported.
@@ -36,8 +37,11 @@ _SAMPLE_FORMAT = 339
 _DNG_VERSION = 50706
 _SEPARATE_PLANES = 2
 _UNSIGNED = 1
-_SEGMENTS = (273, 279, 324, 325)  # offsets and sizes of strips and of tiles
+_STRIPS = (273, 279)  # offsets and sizes
+_TILES = (324, 325)
+_SEGMENTS = (*_STRIPS, *_TILES)
 _MAX_SEGMENTS = 1 << 17
+_MAX_MARKERS = 1 << 20  # of scans, whose positions are computed
 # Limits of tiles, which decoders allocate in full even if the image is smaller. Writers use tiles of up to
 # 1,024 x 1,024 pixels for images of any size.
 _SMALL_TILE = 1 << 20  # pixels
@@ -81,6 +85,7 @@ def read_tiff_header(data: bytes) -> Header:
     samples = tags.value(_SAMPLES_PER_PIXEL, 1)
     colours = _read_colours(tags, samples)
     _check_tiles(tags)
+    codec = _read_codec(tags, colours)
     orientation = tags.value(_ORIENTATION, 1)
     if orientation != 1 and (_TILE_WIDTH in tags or colours == "palette"):
         # DALI fails for tiles, and rounds palettes in another way.
@@ -95,10 +100,49 @@ def read_tiff_header(data: bytes) -> Header:
         channels=3 if colours == "palette" else samples,
         colours=colours,
         bits=bits,
-        codec=_read_codec(tags, colours),
+        codec=codec,
         orientation=orientation,
         separate=tags.value(_PLANAR, 1) == _SEPARATE_PLANES and samples > 1,
+        scans=_count_scans(tags, data) if codec == "JPEG" else 1,
     )
+
+
+def _count_scans(tags: Tags, data: bytes) -> int:
+    """Returns the number of scans of a TIFF whose strips or tiles are JPEGs, or an upper bound.
+
+    Strips and tiles can share their bytes, so the scans of one JPEG in the file can be those of all tiles.
+    Decoders process complete tiles, so a tile that is larger than the image has more scans of the image's
+    size.
+
+    Raises:
+        DecodeError: A size is missing. Some decoders then read up to the end of the file.
+    """
+    if (markers := count_scan_markers(data)) > _MAX_MARKERS:
+        return markers
+    scans = find_scan_markers(data)
+    most = 0
+    for offsets_tag, sizes_tag in (_STRIPS, _TILES):
+        if offsets_tag not in tags and sizes_tag not in tags:
+            continue
+        offsets = np.array(tags.values(offsets_tag, 0), np.float64)
+        sizes = np.array(tags.values(sizes_tag, 0), np.float64)
+        if len(offsets) != len(sizes) or not sizes.all():
+            raise DecodeError(
+                "the TIFF does not contain the sizes of its strips or tiles; save the image again"
+            )
+        counts = np.searchsorted(scans, offsets + sizes) - np.searchsorted(scans, offsets)
+        most = max(most, int(counts.max()))
+    pixels = max(1, tags.value(_WIDTH, 0) * tags.value(_HEIGHT, 0))
+    return max(1, -(-most * max(pixels, _tile_pixels(tags)) // pixels))
+
+
+def _tile_pixels(tags: Tags) -> int:
+    """Returns the number of pixels of all tiles, 0 without tiles."""
+    width = tags.value(_TILE_WIDTH, 0)
+    height = tags.value(_TILE_HEIGHT, 0)
+    if width < 1 or height < 1:
+        return 0
+    return -(-tags.value(_WIDTH, 0) // width) * -(-tags.value(_HEIGHT, 0) // height) * width * height
 
 
 def _check_tiles(tags: Tags) -> None:
@@ -125,11 +169,8 @@ def _check_tiles(tags: Tags) -> None:
     if tile_width < 1 or tile_height < 1:
         raise DecodeError(f"expected tiles of at least 1x1 pixels, found {tile_width}x{tile_height}")
     pixels = width * height
-    tiles = -(-width // tile_width) * -(-height // tile_height)
     largest = max(_SMALL_TILE, _PADDING * pixels)
-    if tile_width * tile_height > largest or (
-        tiles * tile_width * tile_height > max(_PADDED_PIXELS, _PADDING * pixels)
-    ):
+    if tile_width * tile_height > largest or (_tile_pixels(tags) > max(_PADDED_PIXELS, _PADDING * pixels)):
         raise DecodeError(
             f"tiles of {tile_width}x{tile_height} pixels are too large for an image of {width}x{height} "
             "pixels; save it with smaller tiles"
