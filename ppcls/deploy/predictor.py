@@ -19,6 +19,7 @@ from ppcls.deploy.models.description import DESCRIPTION
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
 from ppcls.deploy.models.programs.onnx_file import check_onnx
+from ppcls.deploy.models.programs.openvino_file import check_openvino
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
@@ -298,8 +299,8 @@ def _load_exported(
     source: ModelSource, engine: Engine, threads: int, streams: int = 1
 ) -> OnnxModel | OpenVinoModel:
     """Loads a model whose `run` can be called by ``streams`` threads, which share ``threads`` CPU threads."""
-    if source.file.suffix == ".onnx" and not source.trust:
-        check_onnx(source.file)
+    if not source.trust:
+        (check_onnx if source.file.suffix == ".onnx" else check_openvino)(source.file)
     if engine == "openvino":
         batch = -1 if streams == 1 else SLICE
         return OpenVinoModel(source.file, source.description, threads, streams, batch)

@@ -44,11 +44,12 @@ class _PostProcess(NamedTuple):
     names: Any
 
 
-def read_paddleclas(program: Path) -> ModelDescription | None:
+def read_paddleclas(program: Path, *, trust: bool = False) -> ModelDescription | None:
     """Returns the description of a model that PaddleClas exported with ``inference.yml``.
 
     Args:
         program: File of the program.
+        trust: See `read_signature`.
 
     Returns:
         The description; None if the file was written by ppcls.
@@ -63,7 +64,7 @@ def read_paddleclas(program: Path) -> ModelDescription | None:
         return None
     # As PaddleClas wrote it: for PyYAML, the name 1e5 of a class is text without quotes, for ppcls a number.
     tree = yaml.safe_load(read_regular(path))
-    signature = read_signature(program)
+    signature = read_signature(program, trust=trust)
     name = tree["Global"].get("model_name") if isinstance(tree.get("Global"), dict) else None
     transforms = tree["PreProcess"].get("transform_ops") if isinstance(tree["PreProcess"], dict) else None
     post = tree["PostProcess"]
@@ -76,7 +77,7 @@ def read_paddleclas(program: Path) -> ModelDescription | None:
     )
 
 
-def assume_description(program: Path) -> ModelDescription:
+def assume_description(program: Path, *, trust: bool = False) -> ModelDescription:
     """Returns the description of a program without ``inference.yml``, as PaddleClas's tools assume it.
 
     An ``.onnx`` file of any tool is described in the same way. Its logits are converted to probabilities.
@@ -86,12 +87,13 @@ def assume_description(program: Path) -> ModelDescription:
 
     Args:
         program: File of the program.
+        trust: See `read_signature`.
 
     Raises:
         UserError: The file cannot be read, or the input has no fixed size, or the output is neither
             probabilities nor embeddings.
     """
-    signature = read_signature(program)
+    signature = read_signature(program, trust=trust)
     height, width = signature.size
     if 3 not in signature.shape[1:] or height < 1 or width < 1:
         raise UserError(

@@ -396,9 +396,9 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
     assumed = from_elsewhere and not (folder / DESCRIPTION).is_file()
     described = None
     if assumed:
-        described = assume_description(folder / file.name)
+        described = assume_description(folder / file.name, trust=trust)
     elif from_elsewhere:
-        described = read_paddleclas(folder / file.name)
+        described = read_paddleclas(folder / file.name, trust=trust)
     description = described or read_description(folder)
     description.check_files(folder / file.name)
     postprocess = description.postprocess

@@ -45,11 +45,12 @@ class Signature:
         return height, width
 
 
-def read_signature(program: Path) -> Signature:
+def read_signature(program: Path, *, trust: bool = False) -> Signature:
     """Returns the input and the output of a program.
 
     Args:
         program: File of the program, ``inference.json`` or ``inference.pdmodel``, or an ``.onnx`` file.
+        trust: Whether an ``.onnx`` file may refer to other files and contain control flow.
 
     Raises:
         UserError: The file cannot be read, or is not a network with one input and one output.
@@ -57,7 +58,7 @@ def read_signature(program: Path) -> Signature:
     if program.suffix == ".onnx":
         from ppcls.deploy.models.programs.onnx_signature import read_onnx_signature
 
-        return read_onnx_signature(program)
+        return read_onnx_signature(program, trust=trust)
     try:
         content = read_regular(program)
         if program.suffix == ".json":
