@@ -4,7 +4,8 @@ Training drops the lines of image decoders, such as DALI's ``[jpeg_parser] …``
 makes each line a JSON object.
 
 ppcls names each image that cannot be decoded, with a reason. The lines of the decoders would repeat this
-without the name of the file. Their libraries have no setting that switches them off.
+without the name of the file. `prepare_streams` switches off those of OpenCV. The other libraries have no
+setting for this.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from ppcls.errors import UserError
 
 _CLOSED_PIPE = 141  # exit code of a program that SIGPIPE ends, 128 + 13
 _STDERR = 2
+_OPENCV_LEVEL = "OPENCV_LOG_LEVEL"  # environment variable that OpenCV reads when it is imported
 _ESCAPE = "ppcls_escape"  # name of the error handler of codecs
 # How a standard stream that the caller closed is opened. Reading input and writing results still fails.
 # But no file that the command opens later gets the number of the stream, to which C++ libraries write.
@@ -74,7 +75,11 @@ def prepare_streams() -> None:
 
     Characters that the encoding of a stream lacks are escaped as in JSON, so that lines of JSON stay valid. A
     stream that was replaced before, for example by a test, does not change.
+
+    OpenCV, which is imported later, writes no log to standard error, unless the user has set its level. A
+    TIFF of 1 MB can cause 131,072 lines, and ppcls reports each image that cannot be decoded.
     """
+    os.environ.setdefault(_OPENCV_LEVEL, "SILENT")
     for number, mode in enumerate(_CLOSED_MODES):
         _open_if_closed(number, mode)
     codecs.register_error(_ESCAPE, _escape)

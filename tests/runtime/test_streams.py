@@ -115,3 +115,22 @@ def test_run_and_its_results_are_complete_without_streams(tmp_path: Path) -> Non
     )
     assert code == 0
     assert [json.loads(line)["path"] for line in output.splitlines()][-1] == "pictures/café/5.png"
+
+
+OPENCV = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from ppcls.runtime.streams import prepare_streams
+prepare_streams()
+import cv2
+assert cv2.imread("missing.tif") is None
+"""
+
+
+def test_opencv_writes_its_log_only_if_the_user_wants_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OPENCV, encoding="utf-8")
+    line = f"'{sys.executable}' program.py '{ROOT}'"
+    assert run_shell(line, tmp_path) == (0, "", "")
+    code, _, errors = run_shell(line, tmp_path, OPENCV_LOG_LEVEL="WARNING")
+    assert code == 0
+    assert "missing.tif" in errors
