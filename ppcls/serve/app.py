@@ -23,11 +23,13 @@ from ppcls.postprocess.results import Classification, Embedding, NearestImages, 
 from ppcls.serve.limits import AdmissionLimit, BusyError, RequestError, RequestLimits
 from ppcls.serve.middleware import EscapedJSONResponse, RejectAmbiguousLength, error_response
 from ppcls.serve.models import ServedModels
+from ppcls.serve.pools import TimedPool
 from ppcls.serve.service import InferenceService
 from ppcls.serve.uploads import read_images
 from ppcls.version import __version__
 
 _MAX_BODIES = 16  # memory for the bodies of all requests, as a multiple of the largest body
+_THREADS = 2  # that search an index and encode heat maps
 _CLIENT_GONE = 499  # nginx's status for a client that closed its connection; the log and the metrics show it
 Answer = Callable[[], Awaitable[Response]]
 _FILE = {"type": "string", "format": "binary"}
@@ -85,6 +87,8 @@ def build_app(models: ServedModels, limits: RequestLimits, index: ImageIndex | N
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # for `asyncio.to_thread`, which would start threads when requests need them, see `TimedPool`
+        asyncio.get_running_loop().set_default_executor(TimedPool(_THREADS, "answer"))
         models.start()
         yield
         await models.stop()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
@@ -117,8 +117,8 @@ class DecoderProcess:
 
     def __init__(self) -> None:
         self.failed = False
-        self._starting = ThreadPoolExecutor(1, "start decoder")
-        self._ending = ThreadPoolExecutor(1, "end decoder")
+        self._starting = TimedPool(1, "start decoder")
+        self._ending = TimedPool(1, "end decoder")
         self._recovery: asyncio.Task[None] | None = None
         self._check: asyncio.Task[None] | None = None  # after an image was cancelled
         self._pool = _new_pool()
