@@ -109,10 +109,10 @@ def check_header(spec: DecodeImage, header: Header) -> None:
     """
     check_pixel_count(spec, header.height, header.width)
     if header.scans * header.height * header.width > MAX_SCANS * spec.max_pixels:
-        found = f"{header.scans} scans of {header.width}x{header.height} pixels"
+        described = f"{header.scans} scans of {header.width}x{header.height} pixels"
         raise DecodeError(
-            f"the {header.format} has {found}; expected at most {MAX_SCANS} times DecodeImage's max_pixels, "
-            f"{spec.max_pixels}, for all scans together"
+            f"the {header.format} has {described}; expected at most {MAX_SCANS} times DecodeImage's "
+            f"max_pixels, {spec.max_pixels}, for all scans together"
         )
     if spec.channels != 3:
         accepted = header.channels == spec.channels
