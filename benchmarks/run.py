@@ -10,6 +10,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.accuracy.command import measure_accuracy
+from benchmarks.accuracy.predictions import draw_predictions
 from benchmarks.audit.command import measure_audit
 from benchmarks.containers.command import measure_containers
 from benchmarks.infer.command import measure_infer
@@ -35,6 +36,7 @@ main = CommandGroup(
         measure_families,
         measure_run,
         measure_accuracy,
+        draw_predictions,
         measure_audit,
         measure_infer,
         measure_serve,
