@@ -119,7 +119,14 @@ def audit(options: AuditOptions) -> None:
 
 def _apply(options: AuditOptions, fixes: Path) -> None:
     from ppcls.audit.fixes import apply_fixes, read_fixes
+    from ppcls.data.index.class_folders import PARTS, read_metadata
 
+    for folder in (options.source, *(options.source / name for names in PARTS.values() for name in names)):
+        if (metadata := read_metadata(folder)) is not None:
+            raise UserError(
+                f"--fix moves pictures to other folders, but {metadata.file} has the labels; change them "
+                f"there as {fixes} suggests"
+            )
     journal, relabelled, removed = apply_fixes(options.source, read_fixes(fixes), options.out)
     write_output(
         f"{options.source}: {relabelled} pictures moved to other classes, {removed} moved to "

@@ -21,7 +21,7 @@ from ppcls.data.index.class_folders import find_class_root, list_class_folders
 from ppcls.data.index.files import FileIndex, list_files, read_folder
 from ppcls.data.index.split import choose_validation
 from ppcls.dataset_tools.image_features import ImageModel, compute_image_features
-from ppcls.engine.head.solve import HeadSamples, choose_strength, predict_out_of_fold
+from ppcls.engine.head.solve import HeadSamples, predict_out_of_fold
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS
 
@@ -139,8 +139,7 @@ def audit_pictures(
             len(source.classes),
         )
         checked = stages("labels", len(index))
-        strength, _ = choose_strength(samples, _FOLDS, 0, lambda: checked(0))
-        probabilities = predict_out_of_fold(samples, _FOLDS, 0, strength)
+        probabilities = predict_out_of_fold(samples, _FOLDS, 0, check=lambda: checked(0))
     return audit(pictures, neighbours, probabilities, notes)
 
 

@@ -42,7 +42,8 @@ def connect(
         UserError: See `choose_step`.
     """
     step, execution = choose_step(state, settings, arch, split)
-    overlapping = not isinstance(step, GraphedStep)
+    # Paddle's DataParallel does not see the gradients of recomputed blocks in their order.
+    overlapping = not isinstance(step, GraphedStep) and not settings.recompute
     network = connect_ranks(state.network, settings, state.runtime, overlapping=overlapping)
     return replace(state, network=network), step, execution
 
@@ -61,6 +62,8 @@ def choose_step(
     execution = "a compiled model" if isinstance(state.network, CompiledModel) else "operator by operator"
     if settings.fused_kernels is True:
         execution += ", with fused kernels"
+    if settings.recompute:
+        execution += ", with recomputed activations"
     if setting is False:
         return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
     blocker = _capture_blocker(state, settings, arch, split)
@@ -96,6 +99,8 @@ def _capture_blocker(
     if split.sizes is not None:
         key = "input_size" if split.input_size is not None else f"sampler, {split.sampler.kind}"
         return f"the image size changes (DataLoader.Train.{key})"
+    if settings.recompute:
+        return "activations are recomputed (Global.recompute)"
     if not arch.single_network:
         return f"not supported for a model of several networks ({arch.name})"
     if draws_random_numbers(state.model):

@@ -225,6 +225,7 @@ def build_run(
                 config.DataLoader.evaluated.get("Eval") if settings.eval_mode == "classification" else None,
                 partial(load_best, config.Arch, config.Loss.Train, find_best),
                 state.precision,
+                stored=config.LinearHead is not None and config.LinearHead.cache,
             ),
         ),
     )
@@ -232,7 +233,12 @@ def build_run(
 
 
 def _build_label_check(
-    arch: AnyArch, evaluated: Split | None, load: Callable[[], nn.Layer | None], precision: Precision
+    arch: AnyArch,
+    evaluated: Split | None,
+    load: Callable[[], nn.Layer | None],
+    precision: Precision,
+    *,
+    stored: bool,
 ) -> LabelCheck | None:
     """Returns the check of labels for the report; None without evaluated images.
 
@@ -240,10 +246,11 @@ def _build_label_check(
         evaluated: Data set of the evaluation; None without one.
         load: Function that returns the best model.
         precision: Precision of the run.
+        stored: Whether the run has stored the features of its images.
     """
     if evaluated is None:
         return None
-    return LabelCheck(load, evaluated.dataset.transform_ops, arch.data_format, precision)
+    return LabelCheck(load, evaluated.dataset.transform_ops, arch.data_format, precision, stored=stored)
 
 
 def _check_batch_norm(model: nn.Layer, name: str) -> None:

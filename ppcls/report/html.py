@@ -58,7 +58,7 @@ _INTERVAL = 60.0  # seconds between two updates of the file within an epoch
 _HEAT_MAP_SECONDS = (1.0, 20.0)
 _HEAT_MAP_SHARE = 0.02
 # The same for the audit of the images.
-_AUDIT_SECONDS = (8.0, 30.0)
+_AUDIT_SECONDS = (20.0, 60.0)
 _AUDIT_SHARE = 0.05
 
 
@@ -200,7 +200,7 @@ class HtmlReport(Reporter):
         """Computes heat maps of the worst mistakes of the best model, and audits the images in a thread.
 
         Heat maps take up to 2 % of the duration of the run, but at least 1 second and at most 20 seconds. The
-        audit takes up to 5 %, but at least 8 seconds and at most 30 seconds.
+        audit takes up to 5 %, but at least 20 seconds and at most 60 seconds.
         """
         duration = time.monotonic() - self._start
         with ThreadPoolExecutor(1) as pool:

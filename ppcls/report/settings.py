@@ -18,7 +18,7 @@ class ReportSettings(Section):
     """Write scalars, images, weights and precision-recall curves for VisualDL to `output_dir`/visualdl."""
     audit_images: Index = 2_000
     """Maximum number of images that are checked at the end of a run, to list duplicates, suspicious labels,
-    and images unlike all others in `report.html`. It takes up to 5 % of the duration of the run, but 8 to 30
+    and images unlike all others in `report.html`. It takes up to 5 % of the duration of the run, but 20 to 60
     seconds. 0 turns it off."""
     loggers: tuple[Annotated[Logger, Keyed(LOGGERS)], ...] = ()
     """Experiment trackers that receive scalars and the config, such as `[tensorboard, {mlflow: {experiment:

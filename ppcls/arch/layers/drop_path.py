@@ -56,13 +56,16 @@ class StepMasks:
     Args:
         seed: Seed of the run.
         rank: Rank of this process, which processes other images than the other ranks.
+
+    Attributes:
+        call: Number of calls of `draw` in this forward pass. Set it back to repeat a part of the pass.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
         self._key = (seed, rank)
         self._update = -1
         self._step = 0
-        self._calls = 0
+        self.call = 0
         self._seeds: list[int] = []
         self._drawn: list[tuple[Tensor, float, float]] = []  # factors, rate and scale of each call
 
@@ -85,7 +88,7 @@ class StepMasks:
 
         A capture may run the forward pass several times in a step.
         """
-        self._calls = 0
+        self.call = 0
 
     def draw(self, shape: Sequence[int], rate: float, scale: float | None = None) -> Tensor:
         """Returns factors of the given shape, float32 without a gradient.
@@ -99,8 +102,8 @@ class StepMasks:
         """
         if scale is None:
             scale = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
-        call = self._calls
-        self._calls += 1
+        call = self.call
+        self.call += 1
         if call < len(self._drawn):
             factors, *settings = self._drawn[call]
             if factors.shape == list(shape) and settings == [rate, scale]:

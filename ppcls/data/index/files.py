@@ -19,7 +19,7 @@ from ppcls.data.index.arrays.path_hashes import find_paths
 from ppcls.data.index.arrays.read import read_arrays
 from ppcls.data.index.arrays.safe_folders import find_unsafe_images
 from ppcls.data.index.arrays.scan import CACHED_IMAGES, scan_classes
-from ppcls.data.index.class_folders import find_class_folders
+from ppcls.data.index.class_folders import METADATA, find_class_folders, read_metadata
 from ppcls.data.index.class_names import check_known_folders
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import one_line, retry_io
@@ -218,7 +218,7 @@ def read_folder(
     """Finds the images of class folders without opening them.
 
     Args:
-        root: Folder with one subfolder per class.
+        root: Folder with one subfolder per class, or with a file of names and labels (see `read_metadata`).
         extensions: File name extensions of images, in lower case.
         class_num: Number of classes of the model; None to accept any number.
         class_names: Names of the subfolders in the order of their labels. Some subfolders may be missing.
@@ -230,9 +230,10 @@ def read_folder(
             the number of classes differs from ``class_num``.
     """
     _check_folder(root)
-    classes = find_class_folders(root)
+    metadata = read_metadata(root)
+    classes = find_class_folders(root) if metadata is None else {name: [""] for name in metadata.classes}
     if not classes:
-        raise UserError(f"{root}: expected one subfolder per class, found none")
+        raise UserError(f"{root}: expected one subfolder per class, found none{_explain_metadata(root)}")
     names = tuple(classes if class_names is None else class_names)
     if class_num is not None and len(names) != class_num:
         number = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
@@ -243,6 +244,16 @@ def read_folder(
         )
     check_known_folders(root, tuple(classes), names)
     labels_by_name = {name: label for label, name in enumerate(names)}
+    if metadata is not None:
+        index = FileIndex(
+            root,
+            np.array([os.fsencode(path) for path in metadata.paths]),
+            np.array([labels_by_name[name] for name in metadata.labels], np.int64),
+            metadata.file,
+            np.array(metadata.lines, np.int64),
+        )
+        _check_paths(index, follow_links)
+        return index
     scan = scan_classes(root, classes, extensions)
     if not len(scan.paths):
         raise UserError(f"{root}: no images; expected files that end in {', '.join(extensions)}")
@@ -250,6 +261,12 @@ def read_folder(
     index = FileIndex(root, scan.paths, labels, root, skipped=scan.skipped)
     _check_paths(index, follow_links, scan.folders)
     return index
+
+
+def _explain_metadata(root: Path) -> str:
+    """Returns what to change in a file of names without labels; "" without such a file."""
+    present = [name for name in METADATA if (root / name).is_file()]
+    return f"; {present[0]} has no column 'label': rename the column of the classes to it" if present else ""
 
 
 def describe_skipped(root: Path, skipped: Mapping[str, int]) -> str:

@@ -25,7 +25,14 @@ from ppcls.config.base.problems import problem
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State
 from ppcls.data.index.arrays.scan import CACHED_IMAGES
 from ppcls.data.index.base import Dataset, FileDataset
-from ppcls.data.index.class_folders import compose, find_class_folders, find_class_root, list_class_folders
+from ppcls.data.index.class_folders import (
+    Metadata,
+    compose,
+    find_class_folders,
+    find_class_root,
+    list_class_folders,
+    read_metadata,
+)
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.protocol import Index
@@ -41,7 +48,11 @@ _ENDS = 5  # number of the largest classes, and of the smallest classes, that ar
 
 
 class ImageFolderDataset(FileDataset):
-    """Images in one subfolder per class. Labels follow the names of the folders: see `class_names`."""
+    """Images in one subfolder per class. Labels follow the names of the folders: see `class_names`.
+
+    If the folder contains `metadata.csv` or `metadata.jsonl` with the columns `file_name` and `label`, as
+    image folders of Hugging Face do, these labels are the classes.
+    """
 
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
     """File extensions of the images, in lower case. Other files are ignored."""
@@ -197,6 +208,9 @@ class ImageFolderDataset(FileDataset):
         root = self._root
         lines = []
         for folder in dict.fromkeys([root, self.class_root]):
+            if (metadata := read_metadata(folder)) is not None:
+                lines += _describe_unlisted(folder, metadata, self.extensions)
+                continue
             images = sorted(
                 entry.name
                 for entry in os.scandir(folder)
@@ -208,6 +222,22 @@ class ImageFolderDataset(FileDataset):
                 lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
             lines += _describe_folders(folder)
         return lines
+
+
+def _describe_unlisted(folder: Path, metadata: Metadata, extensions: tuple[str, ...]) -> Iterator[str]:
+    """Yields log lines about the source of the labels, and about images without a label."""
+    yield f"{metadata.file}: has the labels of the images"
+    listed = set(metadata.paths)
+    others = [
+        path
+        for place, _, names in os.walk(folder)
+        for name in names
+        if is_image_name(name, extensions)
+        and (path := os.path.relpath(os.path.join(place, name), folder)) not in listed  # noqa: PTH118
+    ]
+    if others:
+        count = "1 image" if len(others) == 1 else f"{len(others)} images"
+        yield f"{folder}: ignored {count} without a line in {metadata.file.name}, such as {min(others)}"
 
 
 def _describe_folders(root: Path) -> Iterator[str]:
@@ -260,6 +290,8 @@ def _digest(index: FileIndex) -> State:
 
 def _check_no_empty_folder(index: FileIndex, dataset: ImageFolderDataset) -> None:
     folders = list_class_folders(index.root)
+    if index.lines is not None:
+        return  # classes are those of the listed images
     names = dataset.class_names or folders
     present = {names[label] for label in np.unique(index.labels).tolist()}
     if empty := sorted(set(folders) - present):

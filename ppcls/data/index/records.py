@@ -196,8 +196,8 @@ def _expand_patterns(patterns: Sequence[str], *, indexes: bool) -> list[Path]:
     return paths
 
 
-class RecordDataset(Dataset, abstract=True):
-    """Images and labels in container files."""
+class PathsDataset(Dataset, abstract=True):
+    """Images and labels in the files of a list of paths."""
 
     paths: tuple[str, ...] = Field(min_length=1)
     """Files, or patterns such as `train-*.tar`. Files of a pattern are read in the order of their names."""
@@ -212,6 +212,10 @@ class RecordDataset(Dataset, abstract=True):
         """Path of the first file, or its pattern."""
         return self.paths[0]
 
+
+class RecordDataset(PathsDataset, abstract=True):
+    """Images and labels in container files."""
+
     @property
     def record_format(self) -> RecordFormat:
         """Format of the files, with the options of the data set."""
@@ -222,29 +226,16 @@ class RecordDataset(Dataset, abstract=True):
         return read_records(self.record_format, self.paths, None, class_num)
 
 
-class ParquetDataset(Dataset):
+class ParquetDataset(PathsDataset):
     """Images and labels in Parquet files, such as those of image data sets on the Hugging Face Hub.
 
     All encoded images are kept in memory. Needs the extra `parquet`.
     """
 
-    paths: tuple[str, ...] = Field(min_length=1)
-    """Files, or patterns such as `data/train-*.parquet`. Files of a pattern are read in the order of their
-    names."""
     image_column: str = "image"
     """Column of the encoded images: binary values, or structures with the field `bytes`."""
     label_column: str = "label"
     """Column of the labels, 0 to the number of classes - 1."""
-
-    @property
-    def place(self) -> str:
-        """Paths of the files."""
-        return ", ".join(self.paths)
-
-    @property
-    def label_place(self) -> str:
-        """Path of the first file, or its pattern."""
-        return self.paths[0]
 
     def read(self, class_num: int | None) -> ParquetIndex:
         """Returns the index of the rows in all files.

@@ -360,14 +360,14 @@ def list_open_settings(settings: ExecutionSettings, arch: AnyArch) -> list[str]:
     """Returns the names of the settings that a config leaves to `autotune`."""
     names = []
     launched = read_launch().world_size > 1
-    if settings.cuda_graph == "auto" and not (settings.sync_bn and launched):
+    if settings.cuda_graph == "auto" and not settings.recompute and not (settings.sync_bn and launched):
         names.append("cuda_graph")
     entry = ZOO.get(arch.name)  # the user's own architectures may not support NHWC
     nhwc = arch.data_format == "NHWC"
     if "data_format" not in arch.model_fields_set and entry is not None and not entry.fixed_input:
         names.append("data_format")
         nhwc = True
-    if settings.to_static == "auto" and settings.fused_kernels is not True:
+    if settings.to_static == "auto" and settings.fused_kernels is not True and not settings.recompute:
         names.append("to_static")
     if settings.fused_kernels == "auto" and settings.to_static is not True and nhwc:
         names.append("fused_kernels")
@@ -391,7 +391,7 @@ def _model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optim
         "optimizer": optimizer,
         "accumulate": settings.update_freq,
         "open": list_open_settings(settings, arch),
-        "settings": [settings.cuda_graph, settings.to_static, settings.fused_kernels],
+        "settings": [settings.cuda_graph, settings.to_static, settings.fused_kernels, settings.recompute],
     }
 
 

@@ -10,6 +10,7 @@ Decisions, which the order of the statements in `build_state` follows:
 - The model is cast after the optimizer is built, because AMP O2 gives the optimizer its master weights. The
   moving average comes after both, because it averages the master weights.
 - The network that training calls is built last. It wraps the model, whose names checkpoints use.
+- Blocks are changed to recompute their activations after all layers were replaced and got their masks.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.networks import Losses, build_distilling, build_network, join_beside
 from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
+from ppcls.engine.core.recompute import recompute_blocks
 from ppcls.engine.core.settings import AMP, ExecutionSettings, TrainingSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
@@ -109,6 +111,9 @@ def build_state(
         masters = master_weights(optimizer, model)
         ema = Ema(model, config.EMA.decay, masters, warmup=config.EMA.warmup, frozen=frozen)
     network = _training_network(model, config.Arch, config.Loss.Train, config.AMP, config.Global, runtime)
+    masks = _attach_masks(model, network, config.Global.seed, runtime)
+    if config.Global.recompute:
+        recompute_blocks(model, masks, config.Arch.name)
     return TrainState(
         model=model,
         network=network,
@@ -124,7 +129,7 @@ def build_state(
         gradients=ParameterGradients(optimizer),
         frozen=frozen,
         plateau=plateau,
-        masks=_attach_masks(model, network, config.Global.seed, runtime),
+        masks=masks,
     )
 
 

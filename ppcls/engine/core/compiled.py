@@ -133,7 +133,7 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
 
 def compiles(settings: ExecutionSettings, arch: AnyArch, amp: AMP | None, runtime: Runtime) -> bool:
     """Returns whether training compiles the model. Models of several networks are never compiled."""
-    if not arch.single_network or settings.fused_kernels is True:
+    if not arch.single_network or settings.fused_kernels is True or settings.recompute:
         return False
     return _is_nhwc_float16(arch, amp, runtime) if settings.to_static == "auto" else settings.to_static
 

@@ -177,6 +177,10 @@ class ExecutionSettings(Section):
     8.0 or later. On a CPU, they are the convolutions, BatchNorm, max pooling, products of matrices and
     activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored. `auto`: the choice
     of `autotune`; without `autotune`, False."""
+    recompute: bool = False
+    """Keep only the inputs of the model's blocks during the forward pass, and compute their activations again
+    in the backward pass (gradient checkpointing). Training needs much less memory and about a third more
+    time, and the losses stay the same. Steps are then neither compiled nor captured as a CUDA graph."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest. Before a run in float32 on a CPU that takes more than
@@ -205,6 +209,13 @@ class EngineSettings(
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields the conflicts with the model, the data and the evaluation."""
         yield from super().problems(facts, part)
+        if self.recompute:
+            for name in ("to_static", "cuda_graph"):
+                if getattr(self, name) is True:
+                    yield problem("Global.recompute needs other steps; set one of the two to False", name)
+            if facts.models:
+                text = "the losses of DistillationModel read layers, which would be computed twice; remove it"
+                yield problem(text, "recompute")
         if self.early_stopping is not None and not self.eval_during_train:
             yield problem("needs evaluations; set Global.eval_during_train: True", "early_stopping")
         if self.target is not None and not self.eval_during_train:

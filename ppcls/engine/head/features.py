@@ -21,6 +21,7 @@ from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.epoch_samplers import ListSampler
 from ppcls.data.sampling.order import Order
 from ppcls.data.section import Split
+from ppcls.data.transforms.base import Transform
 from ppcls.engine.core.precision import Precision
 from ppcls.engine.evaluation.forward import EvalForward
 from ppcls.engine.head.cache import FeatureCache, hash_arrays, hash_contents
@@ -67,10 +68,25 @@ class ImageSource:
         loader.load_state_dict({**loader.state_dict(), "epoch": view, "step": 0})
         return loader
 
-    def describe(self) -> dict[str, Any]:
-        """Returns plain data that identifies the preparation of the images."""
-        chain = [op.model_dump(mode="json") | {"kind": op.kind} for op in self.split.dataset.transform_ops]
-        return {"transforms": chain, "layout": layout_of(self.arch)}
+    def describe(self, view: int) -> dict[str, Any]:
+        """Returns plain data that identifies the preparation of a view of the images."""
+        seed = self.run.seed if view else 0
+        return describe_images(self.split.dataset.transform_ops, layout_of(self.arch), view, seed)
+
+
+def describe_images(
+    transforms: Sequence[Transform], layout: str, view: int = 0, seed: int = 0
+) -> dict[str, Any]:
+    """Returns plain data that identifies the preparation of images.
+
+    Args:
+        transforms: Transforms of the images.
+        layout: Layout of the model's input.
+        view: Number of the view; 0 for transforms that are not random.
+        seed: Seed of the transforms.
+    """
+    chain = [op.model_dump(mode="json") | {"kind": op.kind} for op in transforms]
+    return {"transforms": chain, "layout": layout, "view": view, "seed": seed}
 
 
 class FeatureModel:
@@ -214,11 +230,10 @@ def compute_features(
     Raises:
         UserError: An image can't be read, or the model does not fit.
     """
-    about = {**source.describe(), "view": view, "seed": source.run.seed if view else 0}
     folder: Path | None = None
     keys: Mapping[int, bytes] = {}
     if cached:
-        folder = cache_folder(_FOLDER) / model.fingerprint(about)
+        folder = feature_folder(model, source.describe(view))
         keys = hash_contents(source.index) if hashes is None else hashes
     cache = FeatureCache(folder)
     known = {position: row for position, key in keys.items() if (row := cache.get(key)) is not None}
@@ -247,6 +262,11 @@ def compute_features(
     for position, row in known.items():
         result[position] = row
     return Features(result, len(missing))
+
+
+def feature_folder(model: FeatureModel, about: object) -> Path:
+    """Returns the folder of stored features, by the weights and the preparation of the images."""
+    return cache_folder(_FOLDER) / model.fingerprint(about)
 
 
 def _save(cache: FeatureCache) -> None:

@@ -55,6 +55,7 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     plain = ImageSource(centred, index, state.runtime, config.Global, config.Arch)
     random = ImageSource(train, index, state.runtime, config.Global, config.Arch)
     total = (1 + views) * len(index)
+    rows = train.sampler.rows(1)
     finished = 0
 
     def after_batch(images: int) -> None:
@@ -62,7 +63,8 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         finished += images
         state.runtime.progress.mark_first_step()
         state.runtime.progress.report(f"features of {finished} of {total} images")
-        run.reporter.advance(StepPosition(1, 1, min(finished, total), total, images))
+        done = math.ceil(min(finished, total) / rows)
+        run.reporter.advance(StepPosition(1, 1, done, math.ceil(total / rows), images))
         requests.check()
 
     hashes = hash_contents(index) if section.cache else {}

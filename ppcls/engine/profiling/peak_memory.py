@@ -100,6 +100,8 @@ def _explain(
     sizes = [(name, *split.sampler.batch_setting) for name, split in splits.items()]
     keys = " or ".join(f"DataLoader.{name}.sampler.{key} ({size})" for name, key, size in sizes)
     fixes = [f"lower {keys} and raise Global.update_freq by the same factor"]
+    if not settings.recompute:
+        fixes.append("set Global.recompute to True, which needs more time but less memory")
     if on_gpu and (amp is None or not amp.use_amp):
         fixes.append("compute in half precision (AMP)")
     graph = settings.cuda_graph
