@@ -68,8 +68,11 @@ def read_metadata(root: Path) -> Metadata | None:
             status = file.stat()
         except OSError:
             continue
-        if status.st_size and (found := _read_metadata(file, status.st_mtime_ns, status.st_size)) is not None:
-            return found
+        if (
+            status.st_size
+            and (content := _read_metadata(file, status.st_mtime_ns, status.st_size)) is not None
+        ):
+            return content
     return None
 
 

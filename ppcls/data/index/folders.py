@@ -206,7 +206,7 @@ class ImageFolderDataset(FileDataset):
     def describe_ignored(self) -> list[str]:
         """Returns log lines about images outside the class folders, ignored folders, and merged classes."""
         root = self._root
-        lines = []
+        lines: list[str] = []
         for folder in dict.fromkeys([root, self.class_root]):
             if (metadata := read_metadata(folder)) is not None:
                 lines += _describe_unlisted(folder, metadata, self.extensions)

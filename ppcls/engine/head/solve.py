@@ -2,9 +2,12 @@
 
 Decisions:
 
-- Features are rotated to their principal components, once for all folds and all strengths. This changes
-  neither the solution nor its L2 norm. Components without variance are dropped, so 325 images have at most
-  325 components, not 1,280.
+- Features are rotated to their principal components, once for all folds and all strengths. Components
+  without variance are dropped, so 325 images have at most 325 components, not 1,280.
+- Each component is divided by the root of its standard deviation, so the L2 regularization is weaker for
+  components with little variance. They distinguish images that differ from the pretraining data. For 6, 32
+  and 116 digits per class, the loss of other digits falls from 0.760, 0.365 and 0.155 to 0.708, 0.278 and
+  0.119, at the best strength each. Division by the full standard deviation is worse: 0.794, 0.613, 0.563.
 - L-BFGS works on variables that are scaled by the curvature of the loss along each component. It then needs
   about a tenth of the iterations, above all with little regularization.
 - scikit-learn's LogisticRegression minimizes the same function with the same L-BFGS of SciPy, but accepts no
@@ -138,7 +141,7 @@ def fit_head(
     rotated, rotation = _rotate(samples)
     check()
     strength, losses = _choose_strength(rotated, folds, seed, check)
-    (model,) = _fit_path(rotated, (strength,))
+    *_, model = _fit_path(rotated, _path_to(strength))
     check()
     return HeadFit(rotation.restore(model), strength, losses)
 
@@ -164,7 +167,7 @@ def predict_out_of_fold(
         strength, _ = _choose_strength(rotated, folds, seed, check)
     probabilities = np.full((len(samples.labels), samples.classes), np.nan, np.float32)
     for train, test in split_folds(rotated, folds, seed):
-        (model,) = _fit_path(rotated.select(train), (strength,))
+        *_, model = _fit_path(rotated.select(train), _path_to(strength))
         held_out = rotated.select(test, plain=True)
         probabilities[held_out.images] = to_probabilities(
             model.logits(held_out.features), several=samples.labels.ndim == 2
@@ -267,14 +270,23 @@ def mean_loss(logits: Floats, labels: NDArray[Any]) -> float:
     return float(losses.mean())
 
 
+def _path_to(strength: float) -> tuple[float, ...]:
+    """Returns the strengths of a path that ends at a strength, from the strongest regularization.
+
+    The result is then that of the cross-validation: with little regularization, L-BFGS ends before the
+    minimum, and where depends on its start.
+    """
+    return (*(each for each in STRENGTHS if each < strength), strength)
+
+
 @dataclass(frozen=True)
 class _Rotation:
     """Maps features to their principal components.
 
     Attributes:
         mean: Mean of the features, [D] float32.
-        components: Orthogonal directions of length 1, divided by the root of the mean variance of the
-            features, [D, R] float32.
+        components: Orthogonal directions, divided by the root of the standard deviation of the features
+            along them, [D, R] float32.
     """
 
     mean: Floats
@@ -289,9 +301,8 @@ class _Rotation:
 def _rotate(samples: HeadSamples) -> tuple[HeadSamples, _Rotation]:
     """Returns the samples with rotated features, [M, R] with R <= min(M, D), and the rotation.
 
-    The features are divided by one number for all of them, the root of their mean variance. With one number
-    per feature, features that are almost constant in the training images become so large in others that
-    the cross-validated loss of 240 digits rises from 0.36 to 0.93.
+    The features are also divided by the root of their mean variance, so that one list of strengths fits all
+    models.
     """
     weights = _view_weights(samples)
     mean = weights @ samples.features / weights.sum()
@@ -307,7 +318,8 @@ def _rotate(samples: HeadSamples) -> tuple[HeadSamples, _Rotation]:
     components = vectors[:, kept]
     if count < width:
         components = exact.T @ components / np.sqrt(values[kept])
-    components = (components / (scale or 1.0)).astype(np.float32)
+    variances = values[kept] / (values[kept].mean() if len(kept) else 1.0)
+    components = (components / ((scale or 1.0) * variances**0.25)).astype(np.float32)
     return replace(samples, features=centred @ components), _Rotation(mean, components)
 
 
@@ -403,6 +415,6 @@ def _minimize(
         return value, ((gradient + penalty * theta) * steps).ravel()
 
     options = {"maxiter": _ITERATIONS, "gtol": _GRADIENT, "ftol": _DECREASE}
-    found = minimize(loss, (start / steps).ravel(), jac=True, method="L-BFGS-B", options=options)
-    result: NDArray[np.float64] = found.x.reshape(start.shape) * steps
+    minimum = minimize(loss, (start / steps).ravel(), jac=True, method="L-BFGS-B", options=options)
+    result: NDArray[np.float64] = minimum.x.reshape(start.shape) * steps
     return result
