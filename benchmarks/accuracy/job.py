@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from ppcls.optimizer.base import Optimizer
     from ppcls.recipe.schema import Config
 
-_TRANSFORMS = {
+# The transforms of the script for PyTorch, in the order in which it applies them.
+_TRANSFORMS = (
     "DecodeImage", "ResizeImage", "Pad", "RandomCropImage", "RandFlipImage", "NormalizeImage",
     "RandomErasing",
-}  # fmt: skip
+)  # fmt: skip
+_EVAL_TRANSFORMS = ("DecodeImage", "ResizeImage", "NormalizeImage")
 _TIMM = TIMM_MODELS | {
     "DeiT_tiny_patch16_224": "deit_tiny_patch16_224",
     "DeiT_small_patch16_224": "deit_small_patch16_224",
@@ -49,15 +51,20 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
     arch = config.Arch.exported
     train = config.DataLoader.need_train()
     loss = config.Loss.Train[0].model_dump()
-    _check("Loss.Train", config.Loss.Train[0].kind, "CELoss")
+    _check("Loss.Train", [spec.kind for spec in config.Loss.Train], ["CELoss"])
     _check("Loss.Train.0.CELoss.logit_adjustment", loss["logit_adjustment"], None)
     _check("Global.update_freq", config.Global.update_freq, 1)
     _check("Global.auto_scale_lr", config.Global.auto_scale_lr, False)
-    transforms = _transforms(train)
-    normalize = transforms["NormalizeImage"]
+    _check("DataLoader.Train.sampler.name", train.sampler.kind, "DistributedBatchSampler")
     amp = config.AMP
     network = _network(arch)
+    test = config.DataLoader.splits["Eval"]
     files = _files(train)
+    transforms = _transforms("Train", train, _TRANSFORMS)
+    normalize = transforms["NormalizeImage"]
+    for_test = _transforms("Eval", test, _EVAL_TRANSFORMS)
+    for key in ("mean", "std"):
+        _check(f"DataLoader.Eval: NormalizeImage.{key}", for_test["NormalizeImage"][key], normalize[key])
     batch_size = train.sampler.rows(1)
     images = len(read_idx(Path(files["label_file"])))
     drop_last = train.sampler.drop_last
@@ -73,17 +80,17 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
         "network": network,
         "weights": str(weights),
         "train": files,
-        "test": _files(config.DataLoader.splits["Eval"]),
+        "test": _files(test),
         "batch_size": batch_size,
         "drop_last": drop_last,
         "optimizer": _optimizer(config.Optimizer),
         "learning_rates": [rate(update) for update in range(config.Global.epochs * per_epoch)],
         "smoothing": loss.get("epsilon") or 0.0,
         "ema": None if config.EMA is None else config.EMA.model_dump(include={"decay", "warmup"}),
-        "mean": normalize["mean"][0],
-        "std": normalize["std"][0],
+        "mean": list(normalize["mean"]),
+        "std": list(normalize["std"]),
         "padding": transforms["Pad"]["padding"][0] if "Pad" in transforms else 0,
-        "flip": transforms["RandFlipImage"].get("prob", 0.5) if "RandFlipImage" in transforms else 0.0,
+        "flip": 0.5 if "RandFlipImage" in transforms else 0.0,
         "erase": _erasing(transforms.get("RandomErasing")),
         "mix": _mixing(train.dataset.batch_transform_ops),
     }
@@ -122,6 +129,7 @@ def write_weights(config: Config, file: Path) -> list[str]:
 
 
 def _check(key: str, found: Any, expected: Any) -> None:
+    """Raises a `UserError` if the script for PyTorch does not have a setting."""
     if found != expected:
         raise UserError(f"{key}: expected {expected}, as in the script for PyTorch, got {found}")
 
@@ -180,14 +188,40 @@ def _files(split: Split) -> dict[str, str]:
     return {"image_file": dataset.image_file, "label_file": dataset.label_file}
 
 
-def _transforms(split: Split) -> dict[str, dict[str, Any]]:
-    """Returns the keys of each training transform, by its name."""
+def _transforms(name: str, split: Split, expected: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Returns the keys of each transform of a split, by its name.
+
+    Args:
+        name: Name of the split.
+        split: The split.
+        expected: Transforms of the script for PyTorch, in its order.
+
+    Raises:
+        UserError: The script lacks a transform or one of its settings, or applies them in another order.
+    """
+    kinds = [spec.kind for spec in split.dataset.transform_ops]
+    place = f"DataLoader.{name}"
+    if unknown := sorted(set(kinds) - set(expected)):
+        raise UserError(f"{place}: the script for PyTorch does not have {', '.join(unknown)}")
+    _check(f"{place}: transforms", kinds, [kind for kind in expected if kind in kinds])
     transforms = {spec.kind: spec.model_dump() for spec in split.dataset.transform_ops}
-    if unknown := sorted(set(transforms) - _TRANSFORMS):
-        raise UserError(f"DataLoader.Train: the script for PyTorch does not have {', '.join(unknown)}")
-    if "RandomErasing" in transforms:
-        _check("RandomErasing.mode", transforms["RandomErasing"]["mode"], "const")
-        _check("RandomErasing.use_log_aspect", transforms["RandomErasing"]["use_log_aspect"], False)
+    _check(f"{place}: NormalizeImage", "NormalizeImage" in transforms, True)
+    height, width = read_idx(Path(_files(split)["image_file"])).shape[1:3]
+    required: dict[str, dict[str, Any]] = {
+        "ResizeImage": {"size": (width, height)},
+        "Pad": {"fill": (0.0,), "padding_mode": "constant"},
+        "RandomCropImage": {"size": (width, height)},
+        "RandFlipImage": {"flip_code": 1},
+        "NormalizeImage": {"scale": 1 / 255},
+        "RandomErasing": {"mean": (0.0,), "mode": "const", "use_log_aspect": False},
+    }
+    for kind in transforms.keys() & required.keys():
+        for key, value in required[kind].items():
+            _check(f"{place}: {kind}.{key}", transforms[kind][key], value)
+    if "Pad" in transforms:
+        padding = transforms["Pad"]["padding"]
+        _check(f"{place}: Pad.padding", padding, padding[:1] * len(padding))
+        _check(f"{place}: Pad without RandomCropImage", "RandomCropImage" in transforms, True)
     return transforms
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 class Augmenter:
@@ -22,7 +21,8 @@ class Augmenter:
         self._pad = job["padding"]
         self._erase = job["erase"]
         self._flip = job["flip"]
-        self._black = -job["mean"] / job["std"]
+        mean, std = (torch.tensor(job[key], device=device)[:, None, None] for key in ("mean", "std"))
+        self._black = -mean / std  # normalized pixels of the padding, [C, 1, 1]
         self._generator = torch.Generator(device).manual_seed(job["seed"])
         self._device = device
 
@@ -37,7 +37,10 @@ class Augmenter:
         """Maps normalized images [B, C, H, W] to augmented ones in channels-last memory."""
         count, _, height, width = x.shape
         pad = self._pad
-        x = functional.pad(x, (pad, pad, pad, pad), value=self._black)
+        if pad:
+            padded = self._black.to(x.dtype).expand(count, -1, height + 2 * pad, width + 2 * pad).clone()
+            padded[:, :, pad:-pad, pad:-pad] = x
+            x = padded
         starts = (self._uniform(count, 2) * (2 * pad + 1)).long()
         columns = torch.arange(width, device=self._device)
         flipped = (self._uniform(count) < self._flip)[:, None]

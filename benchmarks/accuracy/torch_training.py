@@ -107,7 +107,10 @@ def main(job: dict[str, Any]) -> None:
     def load(part: str) -> tuple[Tensor, Tensor]:
         pixels = torch.from_numpy(read_idx(job[part]["image_file"]).copy()).to(device)
         labels = torch.from_numpy(read_idx(job[part]["label_file"]).copy()).long().to(device)
-        images = ((pixels.float() / 255 - job["mean"]) / job["std"])[:, None].expand(-1, 3, -1, -1)
+        if pixels.ndim == 3:  # grey images
+            pixels = pixels[..., None].expand(-1, -1, -1, 3)
+        mean, std = (torch.tensor(job[key], device=device) for key in ("mean", "std"))
+        images = ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
         return images.to(dtype or torch.float32).contiguous(memory_format=torch.channels_last), labels
 
     images, labels = load("train")

@@ -46,7 +46,7 @@ def test_job_has_the_settings_of_the_config(tmp_path: Path) -> None:
     job = describe_run(config, tmp_path / "weights.npz", compiled=True)
     expected = {
         **{"epochs": 4, "batch_size": 4, "drop_last": False, "precision": "float32", "smoothing": 0.1},
-        **{"padding": 4, "flip": 0.5, "mean": 0.286, "std": 0.353, "mix": None},
+        **{"padding": 4, "flip": 0.5, "mean": [0.286] * 3, "std": [0.353] * 3, "mix": None},
         "ema": {"decay": 0.999, "warmup": True},
         "erase": {"probability": 0.5, "sl": 0.02, "sh": 0.4, "r1": 0.3},
     }
@@ -117,7 +117,19 @@ def test_weights_have_the_names_of_pytorch(tmp_path: Path) -> None:
         ("Optimizer.name=Lamb", r"Optimizer\.name: expected Momentum or AdamW"),
         ("Optimizer.clip_norm=1.0", r"Optimizer\.clip_norm: expected None"),
         ("Global.update_freq=2", r"Global\.update_freq: expected 1"),
-        ("DataLoader.Train.dataset.transform_ops.3={ColorJitter: {}}", "ColorJitter"),
+        ("DataLoader.Train.dataset.transform_ops.3={ColorJitter: {}}", "does not have ColorJitter"),
+        (
+            "DataLoader.Train.dataset.transform_ops.2.Pad.padding_mode=reflect",
+            r"Pad\.padding_mode: expected c",
+        ),
+        (
+            "DataLoader.Train.dataset.transform_ops.4={RandomErasing: {}}",
+            r"transforms: expected \['DecodeImage', .*'NormalizeImage', 'RandomErasing'\]",
+        ),
+        (
+            "DataLoader.Eval.dataset.transform_ops.2.NormalizeImage.std=[0.5, 0.5, 0.5]",
+            r"NormalizeImage\.std: expected \(0.353, 0.353, 0.353\)",
+        ),
     ],
 )
 def test_other_configs_are_errors(tmp_path: Path, change: str, text: str) -> None:
