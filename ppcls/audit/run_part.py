@@ -11,6 +11,7 @@ Decisions:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -96,6 +97,7 @@ class RunAudit:
         limit: Maximum number of images that are read; 0 for no audit.
         threads: Number of threads that read images.
         checker: Checks labels with the features of a model; None without a model.
+        longest: Largest duration of the audit in seconds.
     """
 
     splits: Mapping[str, Index]
@@ -103,6 +105,7 @@ class RunAudit:
     limit: int
     threads: int
     checker: Checker | None = None
+    longest: float = math.inf
 
     def __call__(
         self, seconds: float, lock: AbstractContextManager[object] | None = None
@@ -115,6 +118,7 @@ class RunAudit:
         """
         if not self.limit or any(index.labels.ndim > 1 for index in self.splits.values()):
             return None
+        seconds = min(seconds, self.longest)
         joined = _Joined(list(self.splits.values()))
         order = np.random.default_rng(_SEED).permutation(len(joined))[: self.limit]
         begin = time.monotonic()

@@ -14,6 +14,7 @@ Decisions:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -80,6 +81,7 @@ from ppcls.zoo import architecture
 if TYPE_CHECKING:
     from ppcls.recipe.schema import Config
 
+_HURRIED_AUDIT = 8.0  # seconds of the audit at the end of a run with a time limit
 _LARGE_FLOPS = 1_500_000_000  # FLOPs from which an architecture is reported as slow on a CPU
 _SMALL = "MobileNetV3_small_x1_0"
 _AUDITED = {"DataLoader.Train": "train", "DataLoader.Eval": "val"}  # names of the splits in findings
@@ -227,6 +229,7 @@ def build_run(
                 state.precision,
                 stored=config.LinearHead is not None and config.LinearHead.cache,
             ),
+            math.inf if settings.time_limit is None else _HURRIED_AUDIT,
         ),
     )
     return record_run(run, output_dir, recording, settings, pictures, text)

@@ -34,7 +34,7 @@ _FORWARD = 1 / 3  # duration of a forward pass divided by that of a training ste
 _SIDES = (0.75, 0.5)  # further sides of the images, relative to the measured one
 _SIDE_STEP = 32
 _SMALLEST_SIDE = 64
-_FIT_SECONDS = (8.0, 0.05)  # duration of fitting a head: at least, and per row of features
+_FIT_SECONDS = (5.0, 0.01)  # duration of fitting a head: at least, and per row of features
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _END_SECONDS = (10.0, 0.1)  # for the report at the end of a run: at least, and as a share of the time
 
@@ -116,7 +116,8 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
     budget = (seconds - start) * (1 - _RESERVE)
     sides = [side, *_smaller_sides(side)] if resizable else [side]
     few = measured.images < FEW * max(classes, 1)
-    heads = list(_heads(measured, side)) if measured.pretrained else []
+    heads = [plan for each in sides for plan in _heads(measured, each, each / side)]
+    heads = heads if measured.pretrained else []
     heads = [replace(plan, seconds=plan.seconds + start) for plan in heads if plan.seconds <= budget]
     if heads and few:
         return replace(heads[0], why=f"there are fewer than {FEW} training images per class")
@@ -164,13 +165,19 @@ def _training(measured: Measured, each: int, side: int, epochs: int, why: str) -
     return TimePlan(False, epochs, each, None, seconds, why)
 
 
-def _heads(measured: Measured, side: int) -> Iterator[TimePlan]:
-    """Yields a head with the default number of views, and one without random views."""
+def _heads(measured: Measured, side: int, scale: float) -> Iterator[TimePlan]:
+    """Yields a head with the default number of views, and one without random views.
+
+    Args:
+        measured: Figures of one epoch.
+        side: Side of the images in pixels.
+        scale: ``side`` divided by the measured side.
+    """
     least, per_row = _FIT_SECONDS
     for views in (LinearHead().count_views(measured.images), 0):
         rows = (1 + views) * measured.images
         features = (1 + views) * measured.epoch * _FORWARD
-        seconds = features + measured.evaluation + least + per_row * rows
+        seconds = (features + measured.evaluation) * scale**2 + least + per_row * rows
         yield TimePlan(True, 1, side, views, seconds, "")
 
 
