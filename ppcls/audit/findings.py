@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # only for annotations
 
 Floats = NDArray[np.float32]
 _OUTLIER_FACTOR = 4.5  # median absolute deviations above the median distance
+_LEAST_PICTURES = 20  # from which distances are compared
 _MOST_OUTLIERS = 0.02  # share of the pictures
 _SMALL_CLASS = 10
 _SMALL_SHARE = 0.05  # of the median size of the classes
@@ -84,7 +85,11 @@ class Audit:
 
 
 def audit(
-    pictures: Pictures, neighbours: Neighbours, probabilities: Floats | None, notes: Sequence[str] = ()
+    pictures: Pictures,
+    neighbours: Neighbours,
+    probabilities: Floats | None,
+    notes: Sequence[str] = (),
+    alike: Neighbours | None = None,
 ) -> Audit:
     """Returns all findings.
 
@@ -93,20 +98,22 @@ def audit(
         neighbours: Neighbours by the features of a model.
         probabilities: Held-out predictions, [N, classes]; NaN for pictures without one. None without a model.
         notes: Sentences about what was not checked.
+        alike: Neighbours by the grey copies, for outliers; None if these are part of the features.
     """
     groups = find_duplicates(pictures, neighbours)
-    findings = [*_duplicate_findings(pictures, groups), *_outliers(pictures, neighbours)]
+    compared = [neighbours] if alike is None else [neighbours, alike]
+    findings = [*_duplicate_findings(pictures, groups), *_outliers(compared)]
     accuracy = None
     if probabilities is not None:
         contradicting = {at for each in findings if each.kind == "contradiction" for at in each.positions}
-        for position, suggested, margin in find_suspicious_labels(probabilities, pictures.labels):
+        for position, suggested, score in find_suspicious_labels(probabilities, pictures.labels):
             text = (
                 f"labelled {pictures.classes[int(pictures.labels[position])]}, predicted "
                 f"{pictures.classes[suggested]} ({probabilities[position, suggested]:.2f} against "
                 f"{probabilities[position, pictures.labels[position]]:.2f})"
             )
             text += "; see also its duplicates" if position in contradicting else ""
-            findings.append(Finding("label", (position,), text, margin, suggested))
+            findings.append(Finding("label", (position,), text, score, suggested))
         known = np.isfinite(probabilities).all(axis=1)
         if known.any():
             accuracy = float((probabilities[known].argmax(axis=1) == pictures.labels[known]).mean())
@@ -146,19 +153,18 @@ def _duplicate_findings(pictures: Pictures, groups: DuplicateGroups) -> list[Fin
     return findings
 
 
-def _outliers(pictures: Pictures, neighbours: Neighbours) -> list[Finding]:
-    """Returns the pictures that are far from their tenth neighbour, so a few equal strangers count too."""
-    distances = neighbours.distances
-    finite = np.isfinite(distances)
-    last = np.where(finite, distances, -np.inf).max(axis=1)
-    known = np.flatnonzero(finite.any(axis=1))
-    if len(known) < 20:
-        return []
-    median = float(np.median(last[known]))
-    deviation = float(np.median(np.abs(last[known] - median))) or 1e-6
-    scores = (last - median) / deviation
-    far = [position for position in known.tolist() if scores[position] > _OUTLIER_FACTOR]
-    far = sorted(far, key=lambda position: -scores[position])[: max(10, int(_MOST_OUTLIERS * len(pictures)))]
+def _outliers(compared: Sequence[Neighbours]) -> list[Finding]:
+    """Returns the pictures that are far from their tenth neighbour, so a few equal strangers count too.
+
+    Grey copies find strangers that the features of a model do not: among clothes on black, photographs have
+    features of a fabric, but fill the picture.
+
+    Args:
+        compared: Neighbours by the features and by the grey copies.
+    """
+    scores = np.max([_deviations(each) for each in compared], axis=0)
+    far = np.flatnonzero(scores > _OUTLIER_FACTOR)
+    far = far[np.argsort(-scores[far], kind="stable")][: max(10, int(_MOST_OUTLIERS * len(scores)))]
     return [
         Finding(
             "outlier",
@@ -166,8 +172,24 @@ def _outliers(pictures: Pictures, neighbours: Neighbours) -> list[Finding]:
             f"{scores[position]:.1f} deviations farther from other pictures than usual",
             float(scores[position]),
         )
-        for position in far
+        for position in far.tolist()
     ]
+
+
+def _deviations(neighbours: Neighbours) -> NDArray[np.float64]:
+    """Returns by how many median deviations each picture is too far from its last neighbour, [N].
+
+    Without enough pictures, and for pictures without a neighbour, the result is minus infinity.
+    """
+    distances = neighbours.distances
+    finite = np.isfinite(distances)
+    last = np.where(finite, distances, -np.inf).max(axis=1).astype(np.float64)
+    known = finite.any(axis=1)
+    if known.sum() < _LEAST_PICTURES:
+        return np.full(len(last), -np.inf)
+    median = float(np.median(last[known]))
+    deviation = float(np.median(np.abs(last[known] - median))) or 1e-6
+    return (last - median) / deviation
 
 
 def _small_classes(pictures: Pictures) -> list[Finding]:

@@ -140,7 +140,9 @@ def audit_pictures(
         )
         checked = stages("labels", len(index))
         probabilities = predict_out_of_fold(samples, _FOLDS, 0, check=lambda: checked(0))
-    return audit(pictures, neighbours, probabilities, notes)
+    compared = stages("outliers", len(index))
+    alike = find_neighbours(pictures.copies, lambda: compared(0))
+    return audit(pictures, neighbours, probabilities, notes, alike)
 
 
 def find_duplicate_groups(

@@ -47,6 +47,7 @@ def test_a_plan_ends_in_time_or_the_error_names_the_time(
         (635, True, 100, "a head on frozen features with 224 x 224 pixels"),
         (635, False, 100, "50 epochs of training with 224 x 224 pixels"),
         (50, True, 300, "a head on frozen features with 224 x 224 pixels"),
+        (20, True, 100, "a head on frozen features with 128 x 128 pixels"),
         (60, False, 1000, "12 epochs of training with 128 x 128 pixels"),
         (
             16,

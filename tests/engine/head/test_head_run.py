@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from threadpoolctl import threadpool_limits
@@ -20,7 +22,7 @@ from ppcls.config.base.overrides import Override
 from ppcls.data.index.files import read_folder
 from ppcls.dataset_tools.digits import make_digits
 from ppcls.dataset_tools.image_features import compute_image_features, find_image_model
-from ppcls.engine.head.solve import STRENGTHS, HeadSamples, fit_head
+from ppcls.engine.head.solve import STRENGTHS, HeadSamples, fit_head, mean_loss
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +78,8 @@ def _top1(text: str) -> float:
 
 def test_run_is_ordinary(run: Path, digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "classifier.weight" in (run / "train.log").read_text()
-    assert (run / "report.html").stat().st_size > 1000
+    report = (run / "report.html").read_text()
+    assert re.search(r"\d+ images were checked: suspicious labels: \d+", report)
     assert eval_cli.evaluate(["--model", str(run), "--trust"]) == 0
     logged = _top1((run / "train.log").read_text().partition("[Eval]")[2])
     assert _top1(capsys.readouterr().out) == pytest.approx(logged, abs=1e-4)
@@ -89,7 +92,7 @@ def test_run_is_ordinary(run: Path, digits: Path, capsys: pytest.CaptureFixture[
     assert ": 3 " in capsys.readouterr().out
 
 
-def test_accuracy_equals_the_pipeline_of_scikit_learn(
+def test_accuracy_is_that_of_the_pipeline_of_scikit_learn(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PPCLS_HOME", str(tmp_path))
@@ -101,16 +104,13 @@ def test_accuracy_equals_the_pipeline_of_scikit_learn(
     count = len(labels["train"])
     samples = HeadSamples(features["train"], np.arange(count), np.ones(count, bool), labels["train"], 10)
     fitted = fit_head(samples, 5, 0)
-    ours = fitted.model.logits(features["val"]).argmax(axis=1)
+    ours = fitted.model.logits(features["val"])
     scale = np.sqrt(features["train"].var(axis=0).mean())
     centred = make_pipeline(StandardScaler(with_std=False), FunctionTransformer(lambda rows: rows / scale))
     with threadpool_limits(1):
-        same = make_pipeline(centred, LogisticRegression(C=fitted.strength, max_iter=300))
-        chosen = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=list(STRENGTHS), cv=5, **FUTURE))
-        theirs, standard = (
-            each.fit(features["train"], labels["train"]).predict(features["val"]) for each in (same, chosen)
-        )
-    assert (ours == theirs).mean() > 0.98
-    accuracy, equal, other = ((each == labels["val"]).mean() for each in (ours, theirs, standard))
-    assert accuracy == pytest.approx(equal, abs=0.01)
-    assert accuracy > other - 0.01
+        for scaled in (centred, StandardScaler()):
+            theirs = make_pipeline(scaled, LogisticRegressionCV(Cs=list(STRENGTHS), cv=5, **FUTURE))
+            chances = theirs.fit(features["train"], labels["train"]).predict_proba(features["val"])
+            accuracy, other = ((each.argmax(axis=1) == labels["val"]).mean() for each in (ours, chances))
+            assert accuracy > other - 0.01
+            assert mean_loss(ours, labels["val"]) < log_loss(labels["val"], chances)

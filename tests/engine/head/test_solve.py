@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
 
-from ppcls.engine.head.solve import HeadSamples, fit_head, predict_out_of_fold, split_folds
+from ppcls.engine.head.solve import HeadSamples, fit_head, predict_out_of_fold, split_folds, to_probabilities
 
 
 def _samples(features: np.ndarray, labels: np.ndarray, classes: int, views: int = 1) -> HeadSamples:
@@ -75,3 +76,16 @@ def test_out_of_fold_predictions_do_not_see_their_own_label() -> None:
     assert (
         probabilities.argmax(axis=1) == labels
     ).mean() < 0.75  # labels are noise; a seen one would be known
+
+
+def test_the_minimum_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    features = np.linalg.qr(rng.normal(size=(200, 8)) - 0.1)[0]
+    features -= features.mean(axis=0)
+    features = np.linalg.qr(features)[0].astype(np.float32)  # all components have one variance
+    labels = (features @ rng.normal(size=(8, 4)) + 0.05 * rng.normal(size=(200, 4))).argmax(axis=1)
+    fitted = fit_head(_samples(features, labels, 4), 5, 0)
+    scaled = features / features.std(axis=0).mean()
+    expected = LogisticRegression(C=fitted.strength, max_iter=1000).fit(scaled, labels).predict_proba(scaled)
+    found = to_probabilities(fitted.model.logits(features), several=False)
+    np.testing.assert_allclose(found, expected, atol=0.02)
