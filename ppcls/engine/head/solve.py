@@ -120,6 +120,10 @@ def on_one_core(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        # The limit applies to libraries that are loaded, and SciPy has its own library for matrices.
+        import scipy.optimize  # noqa: F401
+        import sklearn.model_selection  # noqa: F401
+
         with threadpool_limits(1):
             return function(*args, **kwargs)
 
