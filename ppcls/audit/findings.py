@@ -189,7 +189,8 @@ def _deviations(neighbours: Neighbours) -> NDArray[np.float64]:
         return np.full(len(last), -np.inf)
     median = float(np.median(last[known]))
     deviation = float(np.median(np.abs(last[known] - median))) or 1e-6
-    return (last - median) / deviation
+    result: NDArray[np.float64] = (last - median) / deviation
+    return result
 
 
 def _small_classes(pictures: Pictures) -> list[Finding]:

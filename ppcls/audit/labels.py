@@ -4,10 +4,10 @@ Confident learning (Northcutt et al. 2021) compares a probability with the mean 
 have. Of a label we compare the probability of the label itself, not that of another class: strangers, and
 pictures of which the model is unsure between two other classes, are then found too.
 
-With the grey copies of 600 and 4,000 images of Fashion-MNIST and 1,797 digits, 5 % of them with wrong labels,
-33, 50 and 50 of the first 50 suspicious labels are planted, and 26 of 30, 167 of 200 and 86 of 90 wrong labels
-are suspicious. For the rule of confident learning, ranked by the margin between the classes, these are 16, 46
-and 48 of 50, and 19, 155 and 73 wrong labels.
+With the grey copies of 600 and 4,000 images of Fashion-MNIST and 1,797 digits, 5 % of them with wrong
+labels, 33, 50 and 50 of the first 50 suspicious labels are planted, and 26 of 30, 167 of 200 and 86 of 90
+wrong labels are suspicious. For the rule of confident learning, ranked by the margin between the classes,
+these are 16, 46 and 48 of 50, and 19, 155 and 73 wrong labels.
 
 The library cleanlab has the same thresholds, but its licence (AGPL) does not fit that of ppcls.
 """
