@@ -37,12 +37,12 @@ def find_suspicious_labels(probabilities: Floats, labels: NDArray[np.int64]) -> 
         the label is below the mean of its class, relative to the mean, 0.9 to 1.
     """
     known = np.flatnonzero(np.isfinite(probabilities).all(axis=1))
-    given = labels[known]
-    own = probabilities[known, given].astype(np.float64)
-    counts = np.bincount(given, minlength=probabilities.shape[1])
-    means = np.bincount(given, own, minlength=len(counts)) / np.maximum(counts, 1)
-    relative = own / np.maximum(means[given], np.finfo(np.float64).tiny)
+    known_labels = labels[known]
+    own = probabilities[known, known_labels].astype(np.float64)
+    counts = np.bincount(known_labels, minlength=probabilities.shape[1])
+    means = np.bincount(known_labels, own, minlength=len(counts)) / np.maximum(counts, 1)
+    relative = own / np.maximum(means[known_labels], np.finfo(np.float64).tiny)
     suggested = probabilities[known].argmax(axis=1)
-    wrong = np.flatnonzero((suggested != given) & (relative < _SUSPICIOUS))
+    wrong = np.flatnonzero((suggested != known_labels) & (relative < _SUSPICIOUS))
     order = wrong[np.argsort(relative[wrong], kind="stable")]
     return [(int(known[row]), int(suggested[row]), 1.0 - float(relative[row])) for row in order]

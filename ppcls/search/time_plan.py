@@ -27,6 +27,7 @@ from ppcls.engine.head.section import LinearHead
 from ppcls.errors import UserError, child_error
 from ppcls.search.trials import last_lines, start_training
 
+_MEASURE_SHARE = 0.7  # of the time, after which the measurement is stopped
 _RESERVE = 0.2  # share of the remaining time
 _ENOUGH_EPOCHS = 10
 _MOST_EPOCHS = 100
@@ -210,7 +211,7 @@ def measure(config: Path, seconds: float) -> Measured:
 
     Args:
         config: Config file of the run, in a temporary folder to which the log is written.
-        seconds: Time after which the measurement is stopped.
+        seconds: Duration of the measurement and the run. The measurement may take a part of it.
 
     Raises:
         UserError: The dry run fails, or takes too long.
@@ -224,11 +225,11 @@ def measure(config: Path, seconds: float) -> Measured:
     options = ["--dry-run", "--figures", str(file)]
     with start_training(config, ["Global.epochs=1"], log, options) as process:
         try:
-            code = process.wait(seconds)
+            code = process.wait(_MEASURE_SHARE * seconds)
         except subprocess.TimeoutExpired:
             raise UserError(
-                f"--time: the measurement did not end within {seconds:.0f} s; choose more time or a smaller "
-                "--model"
+                f"--time: the measurement did not end within {_MEASURE_SHARE * seconds:.0f} s; choose more "
+                "time or a smaller --model"
             ) from None
     if code:
         raise child_error(code, f"--time: the measurement failed: {last_lines(log)}")
