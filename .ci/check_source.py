@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 MOST_MODULES = 16  # per folder, without __init__.py
@@ -75,6 +76,23 @@ COMMAND_WITH_VALUE = re.compile(rf"(?:\bppcls (?=(?:{COMMAND_NAMES}|\0)\b)|(?<![
 # These modules quote what the user has typed.
 COMMANDS_OF_USERS = {Path("ppcls/config/base/overrides.py"), Path("ppcls/cli/short_options.py")}
 
+# A number and a plural in a message, which would say "1 images".
+_COUNTED = (
+    "batches|checkpoints|classes|cores|epochs|evaluations|files|folders|images|labels|lines|pictures|"
+    "processes|rounds|rows|samples|shards|steps|threads|updates|workers"
+)
+COUNT = re.compile(rf"^ (?:[a-z-]+ )?(?:{_COUNTED})\b(?!/)")
+# Texts without a number, such as NCHW images, and numbers that are not 1, such as constants.
+NOT_COUNTED = re.compile(
+    r"(?:\w+\.)?_?[A-Z][A-Z_]+|.*(?:data_format|layout|root|file|kind|part|name|output_dir|world)"
+)
+# These texts are compared with those of earlier checkpoints.
+STORED_COUNTS = {
+    Path("ppcls/data/index/protocol.py"),
+    Path("ppcls/data/sampling/epoch_samplers.py"),
+    Path("ppcls/data/sampling/equal_pixels.py"),
+}
+
 # Words and phrases that need a second reading, and what to write instead.
 WORDS = {
     r"\btells\b|\btell\b(?!\()|\btold\b": "report, return, log, name",
@@ -122,6 +140,7 @@ def main() -> int:
         *check_folder_cycles(trees),
         *check_chains(trees),
         *check_commands(trees),
+        *check_counts(trees),
         *check_python_words([Path(name) for name in git_files(*CHECKED_CODE)]),
         *check_test_names([Path(name) for name in git_files("tests/*.py")]),
         *check_text_words([Path(name) for name in git_files(*CHECKED_TEXT)]),
@@ -484,6 +503,24 @@ def check_commands(trees: dict[Path, ast.Module]) -> Iterator[str]:
             if match := COMMAND_WITH_VALUE.search("".join(parts)):
                 text = match[0].strip().replace("\0", "{…}")
                 yield f"{path}:{node.lineno}: {text}: use command_line or set_keys of ppcls.commands"
+
+
+def check_counts(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds a number before a plural in a message of ppcls, which is wrong for the number 1."""
+    for path, tree in trees.items():
+        if path in STORED_COUNTS or path.parts[0] != "ppcls":
+            continue
+        for node in ast.walk(tree):
+            for value, text in pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
+                if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                    continue
+                number = ast.unparse(value.value)
+                is_real = value.format_spec is not None and ast.unparse(value.format_spec) != "f','"
+                is_quoted = value.conversion != -1
+                if is_real or is_quoted or NOT_COUNTED.fullmatch(number) or number.startswith("counted("):
+                    continue
+                if match := COUNT.match(str(text.value)):
+                    yield f"{path}:{node.lineno}: {{{number}}}{match[0]}: use counted of ppcls.errors"
 
 
 def check_python_words(paths: list[Path]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from ppcls.config.base.problems import show
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.autotune.autotune import autotune
 from ppcls.engine.core.hooks import RunHook
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import create_output_dir
 from ppcls.files.urls import local_path
 from ppcls.recipe.class_folders import checked_output_dir
@@ -145,7 +145,8 @@ def fit(
     config, state = _config_and_state(run)
     if state is not None and (state.update or state.epoch):
         raise UserError(
-            f"this state has been trained for {state.update} updates; build a new one with build_state, or "
+            f"this state has been trained for {counted(state.update, 'update')}; build a new one with "
+            "build_state, or "
             "resume its run with a config that has Global.checkpoints: auto"
         )
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))

@@ -26,7 +26,7 @@ from ppcls.deploy.infer import rank_columns
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files.tables import format_table
 from ppcls.files.urls import local_path
 from ppcls.postprocess.guesses import ExplainsGuesses
@@ -551,7 +551,10 @@ class Evaluation(ExplainsGuesses):
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"Evaluation({values}, loss {self.loss:.4f}; {self.images:,} images in {self.seconds:.1f} s)"
+        return (
+            f"Evaluation({values}, loss {self.loss:.4f}; {counted(self.images, 'image')} in "
+            f"{self.seconds:.1f} s)"
+        )
 
     def _repr_html_(self) -> str:
         values = {**self.metrics, "loss": self.loss}

@@ -1,9 +1,28 @@
-"""Exceptions for what users can fix: errors that end a command, bad images, and signals."""
+"""Exceptions for what users can fix: errors that end a command, bad images, and signals; counts."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Returns a number and its noun for a message, such as ``1 image`` or ``2,000 images``.
+
+    Args:
+        number: Number of things.
+        one: Noun for one thing, such as ``bad image``, or with a verb, such as ``image is``.
+        several: The same for several things, such as ``images are``. By default, the plural of ``one``.
+    """
+    if number == 1:
+        return f"1 {one}"
+    if several is None:
+        if one.endswith(("s", "x", "ch", "sh")):
+            several = f"{one}es"
+        else:
+            several = f"{one[:-1]}ies" if re.search("[^aeiou]y$", one) else f"{one}s"
+    return f"{number:,} {several}"
 
 
 class UserError(Exception):
@@ -85,5 +104,5 @@ def raise_line_errors(problems: list[str], count: int | None = None) -> None:
     """
     if problems:
         count = len(problems) if count is None else count
-        more = [f"… and {count - MAX_LINE_ERRORS} more lines"] if count > MAX_LINE_ERRORS else []
+        more = [f"… and {counted(count - MAX_LINE_ERRORS, 'more line')}"] if count > MAX_LINE_ERRORS else []
         raise UserError("\n".join([*problems[:MAX_LINE_ERRORS], *more]))

@@ -52,6 +52,24 @@ def test_check_python_words_finds_word(
     assert finding.startswith(f"{tmp_path}/module.py:2: '")
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("f'{len(index)} images'", 1),
+        ("f'{x:,} bad images are skipped'", 1),
+        ("f'{a} of {self.b} epochs'", 1),
+        ("f'{rate} images/s'", 0),
+        ("f'{x:g} epochs'", 0),
+        ("f'at most {MAX_FILES} files'", 0),
+        ("f'{counted(x, \"image\")} images'", 0),
+        ("f'{data_format} images'", 0),
+    ],
+)
+def test_check_counts_finds_a_plural_behind_a_number(check_source: ModuleType, text: str, count: int) -> None:
+    findings = list(check_source.check_counts({Path("ppcls/module.py"): ast.parse(text)}))
+    assert len(findings) == count
+
+
 def test_check_python_words_splits_names_of_classes(check_source: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("class WhatIsTold:\n")
     assert len(list(check_source.check_python_words([tmp_path / "module.py"]))) == 1

@@ -40,7 +40,7 @@ def test_python_source_example_trains(
         runpy.run_path(str(ROOT / "examples" / "python_source.py"), run_name="__main__")
     said = capsys.readouterr()
     assert ended.value.code == 0, said.err
-    assert "done: 1 epochs, 8 updates" in said.out
+    assert "done: 1 epoch, 8 updates" in said.out
     assert (tmp_path / "best_model").exists()
 
 
@@ -116,7 +116,7 @@ def test_train_example_predicts(few_digits: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "1 batches per epoch" in done.stdout
+    assert "1 batch per epoch" in done.stdout
     assert "the best model on DataLoader.Eval: {'top1': " in done.stdout
     assert re.search(r"a seven: \d \w+ [\d.]+ %, ", done.stdout)
     assert (few_digits / "output" / "example" / "report.html").exists()

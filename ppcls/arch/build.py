@@ -7,6 +7,7 @@ from typing import Literal
 from paddle import Tensor, nn
 from paddle.vision import models
 
+from ppcls.errors import counted
 from ppcls.outputs import AUXILIARY, LOGITS, Outputs
 from ppcls.registry import ARCHITECTURES
 from ppcls.zoo import architecture
@@ -43,7 +44,7 @@ def build_model(
         )
     if (data_format, input_image_channel) != ("NCHW", entry.channels):
         raise ValueError(
-            f"paddle.vision.models.{name}: expected NCHW images with {entry.channels} channels, "
+            f"paddle.vision.models.{name}: expected NCHW images with {counted(entry.channels, 'channel')}, "
             f"got {data_format} images with {input_image_channel}; change them or the architecture"
         )
     return builder(num_classes=class_num)

@@ -15,7 +15,7 @@ from ppcls.config.base.choices import Tagged
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.problems import error_at, problem
 from ppcls.config.base.section import Section
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.outputs import BACKBONE, LOGITS
 from ppcls.registry import HEADS
 
@@ -101,7 +101,9 @@ class RecModel(ModelSection):
         parts = [f"backbone {self.Backbone.name}"]
         if self.embedding_size is not None:
             parts.append(f"embeddings of size {self.embedding_size}")
-        parts.append("no head" if self.Head is None else f"{self.Head.kind} of {self.class_num} classes")
+        parts.append(
+            "no head" if self.Head is None else f"{self.Head.kind} of {counted(self.class_num, 'class')}"
+        )
         return ", ".join(parts)
 
     @property

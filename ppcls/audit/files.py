@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from numpy.typing import NDArray
 
 from ppcls.audit.findings import KINDS, Audit, Finding
+from ppcls.errors import counted
 from ppcls.files import atomic_write, one_line, write_text
 from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.report.thumbnail import data_uri
@@ -79,7 +80,7 @@ def summarize(audit: Audit) -> str:
     }
     counts = ", ".join(f"{len(audit.of_kind(kind))} {name}" for kind, name in names.items())
     unreadable = f", {audit.unreadable} unreadable" if audit.unreadable else ""
-    return f"{len(audit.pictures):,} pictures{unreadable}: {counts}"
+    return f"{counted(len(audit.pictures), 'picture')}{unreadable}: {counts}"
 
 
 def suggest_fixes(audit: Audit) -> Iterator[Fix]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ppcls.audit.duplicates import DuplicateGroups, find_bursts, find_duplicates
 from ppcls.audit.labels import find_suspicious_labels
 from ppcls.audit.neighbours import Neighbours
+from ppcls.errors import counted
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.audit.images import Pictures
@@ -120,7 +121,7 @@ def audit(
     redundant = {tuple(group) for group in groups.all}
     for burst in find_bursts(pictures, neighbours):
         if tuple(burst) not in redundant:
-            findings.append(Finding("burst", tuple(burst), f"{len(burst)} pictures", len(burst)))
+            findings.append(Finding("burst", tuple(burst), counted(len(burst), "picture"), len(burst)))
     findings += _small_classes(pictures)
     order = list(KINDS)
     findings.sort(key=lambda each: (order.index(each.kind), -each.score, each.positions))
@@ -137,7 +138,7 @@ def _duplicate_findings(pictures: Pictures, groups: DuplicateGroups) -> list[Fin
         same = len({pictures.hashes[position] for position in group}) == 1
         how = "same content" if same else "same picture"
         kind = "exact" if same else "near"
-        text = f"{len(group)} files, {how}"
+        text = f"{counted(len(group), 'file')}, {how}"
         redundant: tuple[int, ...] = tuple(group[1:])
         if len(splits) > 1:
             kind = "leak"
@@ -198,6 +199,11 @@ def _small_classes(pictures: Pictures) -> list[Finding]:
     typical = float(np.median(counts))
     limit = max(_SMALL_CLASS, _SMALL_SHARE * typical)
     return [
-        Finding("small", (), f"{pictures.classes[label]}: {counts[label]} pictures", -float(counts[label]))
+        Finding(
+            "small",
+            (),
+            f"{pictures.classes[label]}: {counted(counts[label], 'picture')}",
+            -float(counts[label]),
+        )
         for label in np.flatnonzero(counts < limit).tolist()
     ]

@@ -26,6 +26,7 @@ from ppcls.audit.findings import KINDS, Finding, audit
 from ppcls.audit.images import Floats, Pictures, read_copies, read_pixels
 from ppcls.audit.neighbours import find_neighbours
 from ppcls.data.index.protocol import Index, sample_name
+from ppcls.errors import counted
 from ppcls.files import one_line
 from ppcls.report.thumbnail import AuditGroup, AuditPart, Picture
 
@@ -145,13 +146,13 @@ class RunAudit:
         )
         result = audit(pictures, find_neighbours(pictures.copies), None)
         groups = {kind: result.of_kind(kind) for kind in _COMPARED}
-        counted = f"{len(chosen):,} of {len(joined):,} images were compared"
+        compared = f"{len(chosen):,} of {counted(len(joined), 'image was', 'images were')} compared"
         total = "; ".join(f"{_COUNTED[kind]}: {len(findings)}" for kind, findings in groups.items())
         checked, labels = self._check(
             pictures, chosen, seconds - (time.monotonic() - begin), lock or nullcontext()
         )
         return AuditPart(
-            f"{counted}. {total}. {checked}",
+            f"{compared}. {total}. {checked}",
             tuple(self._groups({**groups, **labels}, pictures, chosen)),
         )
 
@@ -189,9 +190,11 @@ class RunAudit:
             else "the time did not suffice for checking labels"
         )
         count = int(np.isfinite(known.features).all(axis=1).sum())
-        return f"{count:,} images were checked: {labels}; unlike all others: " + (
-            f"{len(findings['outlier'])}."
-        ), findings
+        return (
+            f"{counted(count, 'image was', 'images were')} checked: {labels}; unlike all others: "
+            f"{len(findings['outlier'])}.",
+            findings,
+        )
 
     def _names(self, labels: NDArray[np.int64]) -> tuple[str, ...]:
         count = int(labels.max(initial=-1)) + 1

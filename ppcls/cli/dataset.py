@@ -12,7 +12,7 @@ from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import CommandGroup, write_output
 from ppcls.cli.dataset_audit import audit
 from ppcls.cli.dataset_files import dataset_command, progress_bars
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.protocol import Index
@@ -114,7 +114,7 @@ def photos(options: PhotosOptions) -> None:
     result = "the photographs exist already"
     if make_photos(options.out, options.images, options.classes, options.seed):
         sizes = [path.stat().st_size for path in options.out.glob("images/*/*.jpg")]
-        result = f"{len(sizes)} photographs, {sum(sizes) / len(sizes) / 1000:.0f} KB on average"
+        result = f"{counted(len(sizes), 'photograph')}, {sum(sizes) / len(sizes) / 1000:.0f} KB on average"
     write_output(f"{options.out}: {result}\n")
 
 
@@ -175,7 +175,7 @@ def check(options: CheckOptions) -> None:
     except KeyboardInterrupt:
         if bad and not out.exists():  # an existing list may be complete
             write_bad_images(out, bad)
-            kept = f"{out} lists the {len(bad)} bad images among the first {checked}"
+            kept = f"{out} lists the {counted(len(bad), 'bad image')} among the first {checked}"
             raise KeyboardInterrupt(kept) from None
         raise
     write_bad_images(out, bad)
@@ -186,8 +186,11 @@ def check(options: CheckOptions) -> None:
         notes += describe_labels(indexes, names, config.labelled_classes, by_class=by_class)
     write_output("".join(f"{line}\n" for line in dict.fromkeys(notes) if line))
     if bad:
-        raise UserError(f"{len(bad)} of {checked} images are bad; {out} lists them\n{bad_image_error(bad)}")
-    write_output(f"all {checked} images can be decoded\n")
+        raise UserError(
+            f"{len(bad)} of {counted(checked, 'image is', 'images are')} bad; {out} lists "
+            f"them\n{bad_image_error(bad)}"
+        )
+    write_output(f"all {counted(checked, 'image')} can be decoded\n")
 
 
 def _read_config(options: CheckOptions) -> Config | None:

@@ -13,7 +13,7 @@ from ppcls.cli.command import write_output
 from ppcls.cli.dataset_files import check_outside, dataset_command, progress_bars
 from ppcls.cli.shared_options import Device, trust_option
 from ppcls.commands import command_line
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import one_line
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def audit(options: AuditOptions) -> None:
     if options.undo is not None:
         from ppcls.audit.fixes import revert_fixes
 
-        write_output(f"{options.source}: moved {revert_fixes(options.undo)} pictures back\n")
+        write_output(f"{options.source}: moved {counted(revert_fixes(options.undo), 'picture')} back\n")
         return
     if options.fix is not None:
         _apply(options, options.fix)
@@ -129,7 +129,7 @@ def _apply(options: AuditOptions, fixes: Path) -> None:
             )
     journal, relabelled, removed = apply_fixes(options.source, read_fixes(fixes), options.out)
     write_output(
-        f"{options.source}: {relabelled} pictures moved to other classes, {removed} moved to "
+        f"{options.source}: {counted(relabelled, 'picture')} moved to other classes, {removed} moved to "
         f"{options.source.resolve().name}-removed; to revert: "
         f"{command_line('dataset', 'audit', options.source, '--undo', journal)}\n"
     )

@@ -18,7 +18,7 @@ from ppcls.cli.command import Command, write_output
 from ppcls.cli.shared_options import trust_option
 from ppcls.commands import command_line
 from ppcls.data.index.arrays.list_line import read_delimiter
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import print_error
 from ppcls.runtime.signals import interruptible
 
@@ -297,15 +297,18 @@ def resize(options: ResizeOptions) -> None:
         if result.done == "bad"
     ]
     if bad:
-        raise UserError(f"{len(bad)} bad images were not copied to {out}\n{bad_image_error(bad)}")
+        raise UserError(
+            f"{counted(len(bad), 'bad image was', 'bad images were')} not copied to "
+            f"{out}\n{bad_image_error(bad)}"
+        )
 
 
 def _report_resize(job: ResizeJob, results: dict[Path, ResizeResult]) -> None:
     counts = Counter(result.done for result in results.values())
     images = [path for path, result in results.items() if result.done in ("shrunk", "copied", "there")]
     write_output(
-        f"{job.target}: {counts['shrunk']} images shrunk, {counts['copied']} copied unchanged, "
-        f"{counts['there']} existed already; {counts['other']} other files copied\n"
+        f"{job.target}: {counted(counts['shrunk'], 'image')} shrunk, {counts['copied']} copied unchanged, "
+        f"{counts['there']} existed already; {counted(counts['other'], 'other file')} copied\n"
     )
     if not images:
         return
@@ -330,7 +333,9 @@ def split(options: SplitOptions) -> None:
     validation = choose_validation(index, options.val, options.seed, groups=groups)
     write_split(index, validation, options.out, names, options.delimiter)
     training = int((~validation).sum())
-    write_output(f"{options.out}: {training} images for training, {int(validation.sum())} for validation\n")
+    write_output(
+        f"{options.out}: {counted(training, 'image')} for training, {int(validation.sum())} for validation\n"
+    )
     missing = np.setdiff1d(index.labels, index.labels[validation])
     if len(missing):
         classes = [f"{label} ({names[label]})" if names else str(label) for label in missing[:10]]
@@ -352,7 +357,10 @@ def _find_duplicate_groups(index: FileIndex, names: Sequence[str], options: Spli
     with temporary_folder("duplicates") as folder, audit_progress() as stages:
         groups = find_duplicate_groups(source, model, folder, usable_cores(), stages)
     images = sum(map(len, groups))
-    write_output(f"{len(groups)} groups of duplicates with {images} images stay in the same list\n")
+    write_output(
+        f"{counted(len(groups), 'group')} of duplicates with "
+        f"{counted(images, 'image stays', 'images stay')} in the same list\n"
+    )
     return groups
 
 
@@ -391,7 +399,8 @@ def stats(options: StatsOptions) -> None:
         shown = "\n".join(f"  {image}" for image in bad[:_SHOWN_BAD_IMAGES])
         more = f"\n  and {len(bad) - _SHOWN_BAD_IMAGES} more" if len(bad) > _SHOWN_BAD_IMAGES else ""
         print_error(
-            f"warning: skipped {len(bad)} bad images, which the statistics do not include; {out}/stats.json "
+            f"warning: skipped {counted(len(bad), 'bad image')}, which the statistics do not include; "
+            f"{out}/stats.json "
             f"lists all of them:\n{shown}{more}"
         )
 
@@ -486,7 +495,10 @@ def convert(options: ConvertOptions) -> None:
         task = bars.add_task(f"{out}", total=len(index))
         existing = convert(conversion, lambda images: bars.advance(task, images))
     note = f", {existing} of which existed already" if existing else ""
-    write_output(f"{out}: {len(index)} images in {len(conversion.ends)} shards{note}; all verified\n")
+    write_output(
+        f"{out}: {counted(len(index), 'image')} in {counted(len(conversion.ends), 'shard')}{note}; all "
+        "verified\n"
+    )
 
 
 def _record_format(name: str, index: FileIndex) -> RecordFormat:

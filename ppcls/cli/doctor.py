@@ -18,7 +18,7 @@ import ppcls
 from ppcls.cli.arguments.options import option
 from ppcls.cli.command import command, write_output
 from ppcls.deploy.models.engine import find_tensorrt
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.runtime.device import PYPI_GPU_CAPABILITIES, has_pypi_kernels
 from ppcls.runtime.hardware import Driver, read_driver, usable_cores
 from ppcls.runtime.paddle_import import advise_library
@@ -220,7 +220,9 @@ def check_dependencies() -> Check:
             )
     if problems:
         return Check("packages", "error", "; ".join(problems), _INSTALL)
-    return Check("packages", "ok", f"{count} required packages are installed")
+    return Check(
+        "packages", "ok", f"{counted(count, 'required package is', 'required packages are')} installed"
+    )
 
 
 _INSTALL = "pip install . in the folder of ppcls, or install its wheel"

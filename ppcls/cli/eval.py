@@ -35,7 +35,7 @@ from ppcls.cli.short_options import (
 from ppcls.cli.train import TrainOptions
 from ppcls.commands import set_keys
 from ppcls.config.base.tree import node_at
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
@@ -188,7 +188,7 @@ def evaluate(options: EvalOptions) -> None:
     if requested:
         _write_tables(options.confusion, options.errors, result, _read_class_names(weights, classes))
     metrics = " ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
-    amount = f"{result.images} images, {result.seconds:.1f} s"
+    amount = f"{counted(result.images, 'image')}, {result.seconds:.1f} s"
     write_output(f"[Eval] {weights}: loss {result.loss:.4f} {metrics}, {amount}\n")
 
 
@@ -277,7 +277,7 @@ def calibrate(options: CalibrateOptions) -> None:
         print_error(f"warning: {warning}")
     file = write_temperature(checkpoint, metrics["temperature"])
     write_output(
-        f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {result.images} images: "
+        f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {counted(result.images, 'image')}: "
         f"ece {metrics['ece']:.4f} -> {metrics['ece_scaled']:.4f}, "
         f"nll {metrics['nll']:.4f} -> {metrics['nll_scaled']:.4f}\n"
     )
@@ -314,12 +314,14 @@ def _calibrate_rejection(options: CalibrateOptions, checkpoint: Path, source: Co
     quality = fitted.qualities[fitted.rule.score]
     write_output(
         f"[Calibrate] {file}: unknown if the score {fitted.rule.score} is below {text}; "
-        f"{quality.kept:.2%} of {quality.known:,} evaluation images are kept\n"
+        f"{quality.kept:.2%} of {counted(quality.known, 'evaluation image is', 'evaluation images are')} "
+        "kept\n"
     )
     for name, each in fitted.qualities.items():
         if each.auroc is not None:
             write_output(
-                f"[Calibrate] {name}: {each.rejected:.2%} of {each.foreign:,} foreign images are unknown; "
+                f"[Calibrate] {name}: {each.rejected:.2%} of "
+                f"{counted(each.foreign, 'foreign image is', 'foreign images are')} unknown; "
                 f"AUROC {each.auroc:.4f}, false positive rate at 95 % recall {each.false_positives:.4f}\n"
             )
     if fitted.missing is not None:

@@ -13,7 +13,7 @@ from ppcls.cli.infer import SOURCE, ModelOptions, read_source
 from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.export.formats import EXPORTERS
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import one_line
 
 if TYPE_CHECKING:  # export imports Paddle
@@ -226,7 +226,8 @@ def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) 
         original = "original" if source.config is None else "trained"
         yield (
             f"checked: the relative difference between the {outputs} of the exported and the "
-            f"{original} model is at most {exported.difference:.1e}, for batches of {batches} random images"
+            f"{original} model is at most {exported.difference:.1e}, for batches of "
+            f"{counted(batches, 'random image')}"
         )
     yield from _describe_precision(exported)
 
@@ -246,7 +247,7 @@ def _export_bundle(
     limits = result.bundle.tolerances
     write_output(
         f"[Export] {one_line(source.file)} -> {folder} and {result.archive} ({size:.1f} MB): "
-        f"{result.bundle.model.precision}, {len(result.bundle.golden)} golden samples, runners: "
+        f"{result.bundle.model.precision}, {counted(len(result.bundle.golden), 'golden sample')}, runners: "
         f"{', '.join(runners) or 'none'}\n"
         f"[Export] allowed difference of a probability: {limits.probabilities:.1e}\n"
         f"[Export] verified: {result.report}\n"
@@ -282,7 +283,7 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
         int8 = ", ".join(f"{count} {name}" for name, count in exported.quantized.int8.items())
         yield (
             f"int8: {int8}; float32: {', '.join(exported.quantized.float32) or 'nothing'}; calibrated by "
-            f"{record.calibration.method} on {record.calibration.images:,} images of "
+            f"{record.calibration.method} on {counted(record.calibration.images, 'image')} of "
             f"{one_line(Path(record.calibration.source))}"
         )
     if record is None or record.comparison is None:
@@ -291,9 +292,12 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
         return
     comparison = record.comparison
     images = f"{record.comparison.images:,}"
-    where = f"{images} images of {one_line(Path(comparison.source))}"
+    where = f"{counted(images, 'image')} of {one_line(Path(comparison.source))}"
     if exported.no_evaluation is not None:
-        where = f"{images} random images, because there are no evaluation images ({exported.no_evaluation})"
+        where = (
+            f"{counted(images, 'random image')}, because there are no evaluation images "
+            f"({exported.no_evaluation})"
+        )
     accuracy = ""
     before = comparison.trained_accuracy
     after = comparison.exported_accuracy

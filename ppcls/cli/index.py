@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from ppcls.cli.arguments.options import argument, option, required
 from ppcls.cli.command import CommandGroup, command, write_output
 from ppcls.cli.shared_options import trust_option
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import check_writable, one_line
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
@@ -217,14 +217,16 @@ def _load(path: Path) -> ImageIndex:
 
 def _print_size(path: Path) -> None:
     index = _load(path)
-    write_output(f"{path}: {len(index)} images, searched with {index.engine}\n")
+    write_output(f"{path}: {counted(len(index), 'image')}, searched with {index.engine}\n")
 
 
 def _fail_for(failed: Iterable[FailedFile]) -> None:
     from ppcls.deploy.infer import NotAllPredictedError
 
     if count := len(list(failed)):
-        raise NotAllPredictedError(f"{count} images could not be read; their lines give the reasons")
+        raise NotAllPredictedError(
+            f"{counted(count, 'image')} could not be read; their lines give the reasons"
+        )
 
 
 main = CommandGroup(

@@ -22,7 +22,7 @@ from ppcls.cli.shared_options import (
 )
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.prediction_files import PredictionFile, open_results
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
@@ -174,7 +174,7 @@ def infer(options: InferOptions) -> None:
         failed = _report_results(options, source, results, write)
     if failed and options.on_error != "ignore":
         raise NotAllPredictedError(
-            f"{failed} of {len(gallery) + len(files)} images could not be predicted; "
+            f"{failed} of {counted(len(gallery) + len(files), 'image')} could not be predicted; "
             "their lines give the reasons (see --on-error)"
         )
 

@@ -16,7 +16,7 @@ from ppcls.cli.command import command, exit_code, write_status
 from ppcls.cli.infer import read_source
 from ppcls.cli.shared_options import ConfigOptions, Device, device_option, trust_option
 from ppcls.cli.short_options import model_overrides
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 if TYPE_CHECKING:  # not needed for --help; some are parts of optional packages
     from starlette.types import ASGIApp
@@ -184,7 +184,9 @@ def serve(options: ServeOptions) -> None:
                 configure_log("text", options.access_log)
             port = bound.getsockname()[1]
             workers = WorkerProcesses(_serve_shared, (options, port), options.workers, options.timeout)
-            workers.run(lambda: _write_status(options, f"{served} by {options.workers} workers {end}"))
+            workers.run(
+                lambda: _write_status(options, f"{served} by {counted(options.workers, 'worker')} {end}")
+            )
         else:
             _serve(
                 options,

@@ -24,7 +24,7 @@ from ppcls.data.section import Split, Unlabelled
 from ppcls.data.supported import check_dali, check_numpy
 from ppcls.data.transforms.base import Layout, check_chain
 from ppcls.data.transforms.specs import Op, plan_chain
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files.object_cache import GIB
 from ppcls.files.urls import local_path
 from ppcls.runtime.memory import estimate_pipeline_memory
@@ -346,11 +346,11 @@ def _build_order(
         per_epoch = "" if order.size == len(index) else " per epoch"
         size = str(order.global_batch)
         if order.global_batch_size is None:
-            size = f"{order.batch_size} x {world} processes" if world > 1 else str(order.batch_size)
+            size = f"{order.batch_size} x {counted(world, 'process')}" if world > 1 else str(order.batch_size)
         key = spec.batch_setting[0]
         option = " (--batch-size)" if key == "batch_size" else ""
         raise UserError(
-            f"{index.source}: {order.size} images{per_epoch} are fewer than one batch of {size}; "
+            f"{index.source}: {counted(order.size, 'image')}{per_epoch} are fewer than one batch of {size}; "
             f"decrease DataLoader.Train.sampler.{key}{option}"
         )
     return order

@@ -21,7 +21,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.records.shard import ImageRecord, OpenFiles, RecordFormat, default_index_path
 from ppcls.dataset_tools.jobs import find_job, other_settings
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import atomic_path, new_folder, one_line, real_path, write_text
 from ppcls.files.temporary import find_leftovers, remove_leftover
 
@@ -67,7 +67,8 @@ def split_evenly(images: int, shards: int) -> tuple[int, ...]:
     """
     if shards > images:
         raise UserError(
-            f"--shards: expected at most one shard per image, got {shards} shards for {images} images"
+            f"--shards: expected at most one shard per image, got {counted(shards, 'shard')} for "
+            f"{counted(images, 'image')}"
         )
     return tuple(images * (number + 1) // shards for number in range(shards))
 

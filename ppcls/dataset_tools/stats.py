@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.dataset_tools.mean_std import PixelStats
+from ppcls.errors import counted
 
 _PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 _MAX_VALUE = {"uint8": 255, "uint16": 65535}
@@ -74,7 +75,8 @@ class DatasetStats:
         most = int(self.counts.max())
         megabytes = values["bytes"] / 1e6
         lines = [
-            f"{self.name}: {values['images']} images of {len(self.names)} classes, {megabytes:.1f} MB",
+            f"{self.name}: {counted(values['images'], 'image')} of {counted(len(self.names), 'class')}, "
+            f"{megabytes:.1f} MB",
             f"images per class: {least} to {most}, median {np.median(self.counts):g}",
             *(
                 f"{text}: {_range(values[key])}"

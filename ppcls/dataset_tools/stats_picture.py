@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ppcls.dataset_tools.stats import DatasetStats
+from ppcls.errors import counted
 from ppcls.files import atomic_path
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def draw_stats(stats: DatasetStats, path: Path) -> None:
         _draw_sides(sides, stats)
         _draw_sizes(sizes, stats)
         _draw_channels(channels, stats)
-        figure.suptitle(f"{title}{len(stats.pixels.sizes)} images", parse_math=False)
+        figure.suptitle(f"{title}{counted(len(stats.pixels.sizes), 'image')}", parse_math=False)
         figure.savefig(temporary, format="png")
 
 

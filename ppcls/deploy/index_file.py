@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 
 from ppcls.deploy.image_index import ImageIndex, Kind, import_faiss
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import open_regular
 
 # Errors that NumPy, zipfile, json and FAISS raise for invalid files.
@@ -66,7 +66,7 @@ def _read_index(arrays: np.lib.npyio.NpzFile) -> ImageIndex:
     if vectors.ndim != 2 or vectors.shape[0] != len(names) or not vectors.size:
         raise ValueError(
             f"array 'vectors': expected one vector per file, and at least one, got shape {vectors.shape} for "
-            f"{len(names)} files"
+            f"{counted(len(names), 'file')}"
         )
     if probe.shape not in ((0,), vectors.shape[1:]):
         raise ValueError(

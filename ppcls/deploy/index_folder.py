@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ppcls.deploy.image_index import Floats, ImageIndex, Kind, import_faiss
 from ppcls.deploy.index_file import read_index_file
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import new_folder, one_line, open_regular
 
 _DATABASE = "images.sqlite"
@@ -380,7 +380,7 @@ def _map_index(
     places = _flat_files(folder, about)
     rows, width = about.rows, about.width
     if len(removed) and not (removed[0] >= 0 and removed[-1] < rows and len(removed) < rows):
-        raise ValueError(f"found {len(removed)} removed rows up to {removed[-1]} of {rows}")
+        raise ValueError(f"found {counted(len(removed), 'removed row')} up to {removed[-1]} of {rows}")
     vectors = _map(places["vectors"], np.float32, rows * width).reshape(rows, width)
     ends = _map(places["ends"], np.int64, rows)
     content = _map(places["paths"], np.uint8, max(0, int(ends[-1])))
@@ -485,7 +485,7 @@ def _check_tables(database: sqlite3.Connection) -> None:
     expected = sorted(" ".join(sql.split()) for sql in _SCHEMA.split(";") if sql.strip())
     if actual != expected:
         raise ValueError(
-            f"expected the tables of an index, found {len(actual)} other tables, views or triggers"
+            f"expected the tables of an index, found {counted(len(actual), 'other table')}, views or triggers"
         )
 
 

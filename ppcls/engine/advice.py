@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppcls.data.loaders.section import Dali
+from ppcls.errors import counted
 from ppcls.report.summary.rounding import format_ratio
 
 _LOADER = "DataLoader.Train.loader"
@@ -95,7 +96,7 @@ def _rules_for_paddle(speed: LoadingSpeed) -> Iterator[str]:
     if speed.workers < speed.cores:
         yield (
             f"raise {_LOADER}.num_workers from {speed.workers} to {speed.cores}: "
-            f"the process has {speed.cores} cores"
+            f"the process has {counted(speed.cores, 'core')}"
         )
 
 
@@ -110,7 +111,7 @@ def _rules_for_dali(speed: LoadingSpeed) -> Iterator[str]:
     if speed.threads < speed.cores:
         yield (
             f"set {_LOADER}.dali.num_threads=auto: it is {speed.threads}, "
-            f"but the process has {speed.cores} cores"
+            f"but the process has {counted(speed.cores, 'core')}"
         )
     if dali.prefetch_queue_depth == 1:
         yield f"set {_LOADER}.dali.prefetch_queue_depth=auto: with 1, no batch is prepared during a step"
@@ -139,5 +140,5 @@ def _general_rules(speed: LoadingSpeed) -> Iterator[str]:
         yield f"set {_LOADER}.dali.jpeg_fast_idct=True for JPEG: faster, with small differences in pixels"
     yield (
         f"use more CPU cores per process, or fewer DataLoader.Train.dataset.transform_ops: "
-        f"the settings already make full use of all {speed.cores} cores"
+        f"the settings already make full use of all {counted(speed.cores, 'core')}"
     )

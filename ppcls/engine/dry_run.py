@@ -39,7 +39,7 @@ from ppcls.engine.loop import Run
 from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory, peak_memory
 from ppcls.engine.setup import build_run
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files.urls import local_path
 from ppcls.report.console import clock
 from ppcls.runtime.collectives import all_reduce
@@ -138,9 +138,9 @@ class DryRun:
 def describe(measured: DryRunFigures) -> list[str]:
     """Returns the measurements as lines of text."""
     m = measured
-    duration = f"{clock(m.seconds)} (h:mm:ss) for {m.updates} updates"
+    duration = f"{clock(m.seconds)} (h:mm:ss) for {counted(m.updates, 'update')}"
     if m.evaluation is not None:
-        duration += f" and {m.evaluations} evaluations of {_seconds(m.evaluation)}"
+        duration += f" and {counted(m.evaluations, 'evaluation')} of {_seconds(m.evaluation)}"
     return [
         f"speed         {_rate(m.fed_images / m.fed)}, with the loader: "
         f"{_seconds(m.fed)} per update of {m.fed_images:g} images",
@@ -200,11 +200,11 @@ def dry_run(config: Config, runtime: Runtime) -> DryRun:
             disk = _time_disk(run.state)
             lines = [
                 *run.notes,
-                f"dry run: {_count(counts.updates, 'update')} after {counts.warm_up} to warm up, "
+                f"dry run: {counted(counts.updates, 'update')} after {counts.warm_up} to warm up, "
                 f"{counts.updates} that {'repeats' if counts.updates == 1 else 'repeat'} one batch, "
-                f"{batches} batches of the loader alone"
+                f"{counted(batches, 'batch')} of the loader alone"
                 + ("" if run.evaluator is None else ", and two batches of an evaluation"),
-                *_short_epochs(run.state),
+                *_short_epochs(run.state, counts.updates),
                 *describe(measured),
                 f"memory        peak: {peak_memory(runtime).describe()}",
                 *([run.memory_report()] if run.memory_report is not None else []),
@@ -248,7 +248,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
     alone = _repeat(run, last, counts.updates)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # frees its memory
-    loader, counted = _time_loader(state.runtime, batches, prefetched)
+    loader, timed = _time_loader(state.runtime, batches, prefetched)
     if counts.refill:
         _feed(run, batches, counts.refill)
     images, fed, waited = _time_fed(run, batches, counts.updates)
@@ -271,7 +271,7 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
         full_updates=max(0, batches_left) / order.accumulate,
         evaluations=sum(due),
     )
-    return measured, counts, counted, started
+    return measured, counts, timed, started
 
 
 def _updates(state: TrainState, count: int) -> Iterator[bool]:
@@ -291,10 +291,6 @@ def _count_updates(run: Run, first: float) -> UpdateCounts:
     if run.state.runtime.device == "cpu" and first > _SLOW_SECONDS:
         return UpdateCounts(warm_up=1, updates=1, refill=0)
     return UpdateCounts(WARM_UP, UPDATES, _REFILL)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _train_batch(run: Run, batch: Batch, *, update: bool) -> None:
@@ -352,13 +348,13 @@ def _time_loader(runtime: Runtime, batches: Iterator[Batch], prefetched: int) ->
         pass
     runtime.synchronize()
     images = 0
-    counted = 0
+    timed = 0
     start = time.perf_counter()
-    while counted < _LOADER_BATCHES or time.perf_counter() - start < _LOADER_SECONDS:
+    while timed < _LOADER_BATCHES or time.perf_counter() - start < _LOADER_SECONDS:
         images += next(batches).valid
-        counted += 1
+        timed += 1
     runtime.synchronize()
-    return images / (time.perf_counter() - start), counted
+    return images / (time.perf_counter() - start), timed
 
 
 def _time_evaluation(state: TrainState, evaluator: Evaluator, loader: float) -> float:
@@ -437,9 +433,12 @@ def _picture(split: Split, index: Index) -> float | None:
     return float(np.mean(pixels)) if pixels else None
 
 
-def _short_epochs(state: TrainState) -> list[str]:
+def _short_epochs(state: TrainState, measured: int) -> list[str]:
+    """Returns one line if the updates of each measurement, ``measured``, are more than an epoch has."""
     updates = state.updates_per_epoch
-    return [f"an epoch has only {updates} updates; several epochs were measured"] if updates < UPDATES else []
+    if updates >= measured:
+        return []
+    return [f"an epoch has only {counted(updates, 'update')}; several epochs were measured"]
 
 
 def _describe_conflict(run: Run) -> list[str]:

@@ -21,6 +21,7 @@ from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.loop import Run
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.setup import build_run
+from ppcls.errors import counted
 from ppcls.files import atomic_path
 from ppcls.report.summary.environment import read_hardware
 from ppcls.report.summary.facts import describe_device
@@ -158,7 +159,9 @@ def describe_test(test: LearningRateTest, picture: Path) -> str:
     """Returns the result and the suggested learning rate as lines of text."""
     suggestion = test.suggestion
     ended = f"up to {test.rates[-1]:.3g}" if len(test.rates) else "none: the first loss was non-finite"
-    lines = [f"range test: {len(test.rates)} updates, learning rates {ended}; plotted in {picture}"]
+    lines = [
+        f"range test: {counted(len(test.rates), 'update')}, learning rates {ended}; plotted in {picture}"
+    ]
     if suggestion is None:
         lines.append(
             "no suggestion: the loss did not fall clearly, compared with its noise between batches; look at "

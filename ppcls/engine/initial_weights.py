@@ -14,7 +14,7 @@ from ppcls.data.index.class_names import changed_class_names, join_first, read_a
 from ppcls.data.transforms.base import Transform
 from ppcls.engine.evaluation.stored_names import find_label_list
 from ppcls.engine.preprocessing import compare_preprocessing
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.optimizer.name_rules import classifier_layers
 from ppcls.storage.models import weights_path
 from ppcls.weights.files import fetch_weights, fill, read_weights, select_network, start_from
@@ -107,7 +107,9 @@ class InitialWeights:
         started = start_from(model, own, source)
         lines = [f"weights from {source}{f', {started.selected}' if started.selected else ''}"]
         if started.random:
-            lines[0] += f"; {', '.join(started.random)} are random, for {self.arch.class_num} classes"
+            lines[0] += (
+                f"; {', '.join(started.random)} are random, for {counted(self.arch.class_num, 'class')}"
+            )
         if started.adapted:
             lines.append(started.adapted)
         lines += follow_class_names(model, weights_path(source), self.class_names)
@@ -129,7 +131,9 @@ class InitialWeights:
         elif arch.timm_variant:
             reason = "published weights do not fit Arch.timm_variant"
         elif images > _SMALL_DATA:
-            reason = f"{images:,} training images are more than {_SMALL_DATA:,}"
+            reason = (
+                f"{counted(images, 'training image is', 'training images are')} more than {_SMALL_DATA:,}"
+            )
         else:
             try:
                 fetch_weights(Path(published), retry=False)

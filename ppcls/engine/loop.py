@@ -34,7 +34,7 @@ from ppcls.engine.health.non_finite import NonFiniteMonitor
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.meter import Meter
-from ppcls.errors import SignalExit, UserError
+from ppcls.errors import SignalExit, UserError, counted
 from ppcls.files.urls import local_path
 from ppcls.report.record import EvalRecord, Reporter, StepPosition
 from ppcls.runtime.signals import handle_signals
@@ -179,7 +179,7 @@ def fit(run: Run) -> None:
         )
     elif state.epoch < settings.epochs:
         failed = state.progress.not_better
-        count = "evaluation" if failed == 1 else f"{failed} evaluations"
+        count = "evaluation" if failed == 1 else counted(failed, "evaluation")
         run.log(
             f"stopped early after epoch {state.epoch} of {settings.epochs}: {state.judge} did "
             f"not improve in the last {count} (Global.early_stopping)"
@@ -336,7 +336,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     run.observers.on_evaluation(run, record)
     if result.recomputed:
         run.log(
-            f"epoch {state.epoch}: {result.recomputed} batches of the evaluation overflowed in float16 and "
+            f"epoch {state.epoch}: {counted(result.recomputed, 'batch')} of the evaluation overflowed in "
+            "float16 and "
             "were evaluated again in float32"
         )
     initial_share = 0.0 if state.ema is None else state.ema.initial_share(state.update)

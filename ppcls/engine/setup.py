@@ -34,8 +34,8 @@ from ppcls.data.build import build_statistics_loader, gpu_memory_need
 from ppcls.data.index.class_names import (
     LABEL_LIST,
     changed_class_names,
+    choose_names_file,
     describe_other_classes,
-    find_names_file,
     join_first,
     read_class_names,
 )
@@ -69,7 +69,7 @@ from ppcls.engine.head.label_check import LabelCheck
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
 from ppcls.engine.recording import Recording, load_best, load_heat_maps, record_run
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.postprocess.section import Infer
 from ppcls.runtime.collectives import fail_together
@@ -115,7 +115,10 @@ def build_run(
     notes = [*config.notes, runtime.describe(), *config.key_warnings]
     with fail_together(runtime):
         classes = _read_folder_classes(splits, by_class=settings.eval_mode == "classification")
-        checkpoints.class_names = classes or _read_listed_classes(config.Infer, config.Arch.class_num)
+        checkpoints.class_names = classes
+        if not classes:
+            checkpoints.class_names, problems = _read_listed_classes(config.Infer, config.Arch.class_num)
+            notes += problems
         if resumed is not None:
             _check_classes(resumed, checkpoints.class_names, folders=bool(classes))
         weights = None
@@ -308,7 +311,7 @@ def _describe_model(
     arch: AnyArch, settings: EngineSettings, state: TrainState, image_shape: Sequence[int]
 ) -> list[str]:
     world = state.runtime.world_size
-    notes = [f"{arch.name}, {state.precision.name}, {len(state.loader)} batches per epoch"]
+    notes = [f"{arch.name}, {state.precision.name}, {counted(len(state.loader), 'batch')} per epoch"]
     if state.runtime.device == "cpu":
         notes += suggest_small_model(arch.name, image_shape)
     if parts := arch.describe():
@@ -374,19 +377,24 @@ def _describe_data(
     return [*notes, *dict.fromkeys(unclassified)]  # both splits of one folder yield the same lines
 
 
-def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[str, ...]:
-    """Returns the class names in ``class_id_map_file``.
+def _read_listed_classes(infer: Infer | None, classes: int) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the class names in ``class_id_map_file``, and a warning if the file is missing or invalid.
 
-    Returns an empty tuple if the file is missing or invalid, which inference reports as an error.
+    Training needs no names, so it continues without them.
     """
     named = infer.PostProcess.class_id_map_file if infer is not None else None
-    path = find_names_file(named) if named else None
-    if path is None:
-        return ()
+    if not named:
+        return (), []
+    file, reason = choose_names_file(named, classes)
+    end = "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'"
+    if file is None:
+        return (), [
+            f"warning: {named}: {reason}; predictions will contain class numbers instead of names. {end}"
+        ]
     try:
-        return read_class_names(path, classes)
-    except UserError:
-        return ()
+        return read_class_names(file, classes), []
+    except UserError as error:
+        return (), [f"warning: {error}\nTraining needs no names, but predictions will fail. {end}"]
 
 
 def _read_folder_classes(splits: Mapping[str, Split], *, by_class: bool) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from ppcls.engine.loop import Run, fit
 from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
-from ppcls.errors import MissedTargetError, SignalExit
+from ppcls.errors import MissedTargetError, SignalExit, counted
 from ppcls.report.confusion import class_name, label_scores
 from ppcls.report.console import clock
 from ppcls.report.record import LabelOutcomes, Outcomes
@@ -168,7 +168,11 @@ def describe_recall(confusion: NDArray[np.int64], names: Sequence[str]) -> str:
     title = "recall per class"
     if len(labels) > _SHOWN_CLASSES:
         worst = np.argsort(recall, kind="stable")[:_SHOWN_CLASSES]
-        labels, recall, title = labels[worst], recall[worst], f"lowest recall of {len(labels)} classes"
+        labels, recall, title = (
+            labels[worst],
+            recall[worst],
+            f"lowest recall of {counted(len(labels), 'class')}",
+        )
     parts = [
         f"{class_name(names, label)} {value:.3f} of {images[label]}"
         for label, value in zip(labels.tolist(), recall.tolist(), strict=True)
@@ -186,7 +190,7 @@ def describe_labels(outcomes: LabelOutcomes, names: Sequence[str]) -> str:
     labels = label_scores(outcomes, names)
     title = "precision and recall per label"
     if len(labels) > _SHOWN_CLASSES:
-        title = f"lowest F1 of {len(labels)} labels (precision and recall)"
+        title = f"lowest F1 of {counted(len(labels), 'label')} (precision and recall)"
     parts = [
         f"{label.name} {label.precision:.3f} and {label.recall:.3f} of {label.true}"
         for label in labels[:_SHOWN_CLASSES]
@@ -228,7 +232,10 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         for line in filter(None, [*run.notes, note, *describe_unshared(runtime, output_dir), ignored]):
             run.log(line)
         fit(run)
-        run.log(f"done: {state.epoch} epochs, {state.update} updates; all files are in {output_dir}")
+        run.log(
+            f"done: {counted(state.epoch, 'epoch')}, {counted(state.update, 'update')}; all files are in "
+            f"{output_dir}"
+        )
         for line in summarize(run, output_dir, kept.outcomes, time.monotonic() - start):
             run.log(line)
         run.reporter.finish()

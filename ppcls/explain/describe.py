@@ -12,6 +12,7 @@ from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Order
 from ppcls.data.section import Split
+from ppcls.errors import counted
 from ppcls.explain.description import PipelineDescription, PipelineStage, StageOperator, describe_spec
 from ppcls.explain.trace import trace_dali, trace_numpy
 from ppcls.runtime.start import Runtime
@@ -81,21 +82,21 @@ def _describe(loader: Loader, split: Split, name: str, runtime: Runtime, layout:
 
 
 def _describe_sampler(split: Split, order: Order) -> str:
-    ranks = f" in each of {order.world} processes" if order.world > 1 else ""
+    ranks = f" in each of {counted(order.world, 'process')}" if order.world > 1 else ""
     divided = order.global_batch_size is not None and order.world > 1
     limit = "at most " if divided or split.sampler.input_size is not None else ""
     total = f", {order.global_batch} in total" if divided else ""
     last = "; a smaller last batch is dropped" if order.drop_last else ""
-    updates = f"; {order.accumulate} batches per update" if order.accumulate > 1 else ""
+    updates = f"; {counted(order.accumulate, 'batch')} per update" if order.accumulate > 1 else ""
     return (
-        f"{split.sampler.kind}, {order.size:,} samples per epoch: {len(order)} steps of "
+        f"{split.sampler.kind}, {counted(order.size, 'sample')} per epoch: {counted(len(order), 'step')} of "
         f"{limit}{order.batch_size}{ranks}{total}{last}{updates}"
     )
 
 
 def _describe_workers(split: Split) -> str:
     shared = ", shared memory" if split.loader.use_shared_memory and split.loader.num_workers else ""
-    return f"{split.loader.num_workers} processes of paddle.io{shared}"
+    return f"{counted(split.loader.num_workers, 'process')} of paddle.io{shared}"
 
 
 def _describe_dali(split: Split, runtime: Runtime) -> str:
@@ -104,7 +105,8 @@ def _describe_dali(split: Split, runtime: Runtime) -> str:
     shared = f" in {settings.pipelines} pipelines" if settings.pipelines > 1 else ""
     decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"
     return (
-        f"{settings.threads} threads{shared}, {settings.prefetch} batches ahead, {executor} executor; "
+        f"{counted(settings.threads, 'thread')}{shared}, {counted(settings.prefetch, 'batch')} ahead, "
+        f"{executor} executor; "
         f"decoder: {decoder}"
     )
 

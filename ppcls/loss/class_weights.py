@@ -12,6 +12,7 @@ from pydantic_core import InitErrorDetails
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.fields import Decay, NonNegative
 from ppcls.config.base.problems import problem
+from ppcls.errors import counted
 from ppcls.loss.base import ClassCounts, ClassStatistics, Loss
 
 ClassWeight = tuple[NonNegative, ...] | Literal["balanced", "effective_number"]
@@ -84,7 +85,9 @@ class ClassWeightedLoss(Loss, abstract=True):
         yield from super().problems(facts, part)
         weights = self.class_weight
         if isinstance(weights, tuple) and len(weights) != facts.class_num:
-            text = f"expected one weight for each of the {facts.class_num} classes, got {len(weights)}"
+            text = (
+                f"expected one weight for each of the {counted(facts.class_num, 'class')}, got {len(weights)}"
+            )
             yield problem(text, "class_weight")
         if isinstance(weights, str) and part == "Eval":
             text = f"{weights} needs the training data; in evaluation use a list, or remove this key"

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.fields import Decay, NonNegative, Part
 from ppcls.config.base.problems import error_at, problem
+from ppcls.errors import counted
 from ppcls.loss.base import ClassStatistics, Criterion, Labels, LogitsLoss, Loss
 from ppcls.loss.class_weights import ClassWeightedLoss, Floats, random_label_problems
 from ppcls.outputs import AUXILIARY, LOGITS, get_logits
@@ -158,7 +159,8 @@ class BCELoss(Loss):
         present = 1.0 - smoothing + absent
         if not absent <= self.target_threshold < present:
             text = (
-                f"with epsilon {smoothing:g} and {facts.class_num} classes, smoothed labels are {absent:.3g} "
+                f"with epsilon {smoothing:g} and {counted(facts.class_num, 'class')}, smoothed labels are "
+                f"{absent:.3g} "
                 f"and {present:.3g}, which target_threshold must separate; set it between them, or use a "
                 "smaller epsilon"
             )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from paddle import nn
 
 from ppcls.arch.kernels.paddle_layers import use_running_statistics
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.optimizer.base import Optimizer
 from ppcls.registry import suggest
 
@@ -138,7 +138,8 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
     still = [name for name in sizes if name in frozen]
     norms = sum(name.endswith("_mean") for name in frozen)
     text = (
-        f"frozen: {len(still)} of {len(sizes)} parameters, {sum(sizes[name] for name in still) / 1e6:.2f} of "
+        f"frozen: {len(still)} of {counted(len(sizes), 'parameter')}, "
+        f"{sum(sizes[name] for name in still) / 1e6:.2f} of "
         f"{sum(sizes.values()) / 1e6:.2f} million values"
     )
     return f"{text}; {norms} BatchNorm layers keep their statistics" if norms else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ppcls.errors import counted
 from ppcls.optimizer.schedules import LearningRate
 
 
@@ -35,7 +36,7 @@ class RateScale:
     def describe(self) -> str:
         """Returns a line for the log that explains the factor."""
         return (
-            f"learning rates x {self.factor:.6g}: {self.images * self.steps} images per update "
-            f"({self.images} per step on {self.processes} process{'es' if self.processes > 1 else ''} x "
+            f"learning rates x {self.factor:.6g}: {counted(self.images * self.steps, 'image')} per update "
+            f"({self.images} per step on {counted(self.processes, 'process')} x "
             f"update_freq {self.steps}), Global.base_batch_size {self.base}"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ppcls.commands import command_line
 from ppcls.data.index.class_folders import list_class_folders
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import IMAGE_EXTENSIONS, is_system_folder
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
@@ -66,8 +66,8 @@ def explain_too_few_classes(folder: Path) -> str:
         return ""
     has_siblings = len(_class_folders(folder.parent)) > 1 and folder.parent != Path(folder.parent.anchor)
     if has_siblings and not children and any(map(_count_images, _siblings(folder))):
-        return f"; it contains {images} images of one class; did you mean {folder.parent}?"
-    return f"; it contains {images} images itself: put them into one subfolder per class"
+        return f"; it contains {counted(images, 'image')} of one class; did you mean {folder.parent}?"
+    return f"; it contains {counted(images, 'image')} itself: put them into one subfolder per class"
 
 
 def _class_folders(folder: Path) -> tuple[str, ...]:

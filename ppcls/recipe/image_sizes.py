@@ -15,7 +15,7 @@ from ppcls.config.base.choices import Keyed, Tagged
 from ppcls.config.base.tree import Tree, mapping_at
 from ppcls.data.index.base import Dataset
 from ppcls.data.transforms.base import ChainError, Transform, check_chain
-from ppcls.errors import DecodeError, UserError
+from ppcls.errors import DecodeError, UserError, counted
 from ppcls.registry import DATASETS, TRANSFORMS
 
 if TYPE_CHECKING:  # --help must not wait for NumPy
@@ -99,7 +99,8 @@ def _fill(chains: list[_Chain], dataset: Dataset) -> str:
         chain.set_size(size)
     width, height = size
     return (
-        f"{places}: no transform sets the size, and all {len(index):,} images of {index.source} have "
+        f"{places}: no transform sets the size, and all {counted(len(index), 'image')} of {index.source} "
+        "have "
         f"{width}x{height} pixels; images of another size will be rejected (expected_size)"
     )
 

@@ -7,6 +7,7 @@ Decisions:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from ppcls.config.base.errors import describe_problems, place, split_path
 from ppcls.config.base.problems import UNKNOWN_KEY
 from ppcls.config.base.section import Section
-from ppcls.config.base.tree import Tree, leaves
+from ppcls.config.base.tree import Tree, leaves, node_at
 
 _MAX_PLACES = 3
 
@@ -64,6 +65,19 @@ _ADVICE = {
     "train_mode": "DataLoader.Train.input_size with the name Progressive changes the image size",
 }
 
+# What to write instead of values of other tools: patterns of values in lower case, for the paths of keys.
+_VALUES: dict[str, dict[str, str]] = {
+    "Global.device": {
+        r"(cuda|gpu)(:\d+)?|\d+": "use gpu; CUDA_VISIBLE_DEVICES in front of the command chooses a GPU",
+        "": "use auto",
+    },
+    "AMP.dtype": {"fp16|half|float": "use float16", "bf16|bfloat": "use bfloat16"},
+    "AMP.level": {"o0|fp32|float32|none": "AMP.use_amp=False trains in float32", "o3|fp16|float16": "use O2"},
+    "Arch.data_format": {"channels_?last": "use NHWC", "channels_?first": "use NCHW"},
+    "DataLoader.Train.dataset.on_error": {"ignore|continue|warn": "use skip", "stop|error|fail": "use raise"},
+    "DataLoader.Eval.dataset.on_error": {"ignore|continue|warn": "use skip", "stop|error|fail": "use raise"},
+}
+
 
 def describe_errors(tree: Tree, error: ValidationError, config: type[Section]) -> list[str]:
     """Returns one line for each validation error. For an unknown key, it names the place of this key.
@@ -75,6 +89,10 @@ def describe_errors(tree: Tree, error: ValidationError, config: type[Section]) -
     """
     details = error.errors(include_url=False)
     lines = describe_problems(tree, error)
+    for number, each in enumerate(details):
+        path = place(tree, each["loc"])
+        if each["type"] != UNKNOWN_KEY and (advice := _advise_value(path, node_at(tree, path))):
+            lines[number] += f"; {advice}"
     unknown = {
         place(tree, each["loc"]): number for number, each in enumerate(details) if each["type"] == UNKNOWN_KEY
     }
@@ -108,6 +126,14 @@ def _advise(path: str, known: Sequence[str], config: type[Section]) -> str | Non
         each for each in known if each.rpartition(".")[2] == same and each.startswith(section)
     )
     return f"write {' or '.join(places)}" if 0 < len(places) <= _MAX_PLACES else None
+
+
+def _advise_value(path: str, value: object) -> str | None:
+    """Returns what to write instead of a value that a key rejects; None if nothing is known."""
+    text = str(value).lower()
+    return next(
+        (advice for pattern, advice in _VALUES.get(path, {}).items() if re.fullmatch(pattern, text)), None
+    )
 
 
 def _is_below(path: str, parent: str) -> bool:

@@ -14,6 +14,7 @@ from textwrap import fill
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.errors import counted
 from ppcls.files import atomic_path
 from ppcls.report.history import History
 from ppcls.report.record import EvalRecord, Outcomes, Record, Reporter, StepRecord, TimeBudget
@@ -92,7 +93,9 @@ def build_charts(records: Iterable[Record], majority: float | None = None) -> li
             curves.append(Curve("most frequent class", [0.0, last], [majority, majority]))
         charts.append(Chart(name, curves, note=_explain_metric(name)))
     if hidden:
-        charts[-1] = replace(charts[-1], note=f"{hidden} more metrics are in metrics.jsonl.")
+        charts[-1] = replace(
+            charts[-1], note=f"{counted(hidden, 'more metric is', 'more metrics are')} in metrics.jsonl."
+        )
     charts += [
         Chart("Learning rate", [_curve("learning rate", steps, lambda record: record.learning_rate)]),
         Chart(
@@ -193,7 +196,7 @@ def _usual_range(curves: Sequence[Curve]) -> tuple[float | None, str]:
     if values[-1] - values[0] <= _FLAT * (top - values[0]) or top == values[0]:
         return None, ""
     higher = int((values > top).sum())
-    points = "1 point is" if higher == 1 else f"{higher} points are"
+    points = counted(higher, "point is", "points are")
     return top, f"Shown up to {top:.4g}; {points} higher, up to {values[-1]:.4g}."
 
 

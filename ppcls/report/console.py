@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ppcls.errors import counted
 from ppcls.files import LogWriter, escape_controls, lossy, print_error
 from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, StepRecord
 
@@ -59,7 +60,7 @@ def format_record(record: Record) -> str:
         )
     return (
         f"[Eval] epoch {record.epoch} {_format_measures(record.loss, record.metrics)} "
-        f"{record.images} images {record.seconds:.1f} s{' (best)' if record.best else ''}"
+        f"{counted(record.images, 'image')} {record.seconds:.1f} s{' (best)' if record.best else ''}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import append_text, open_append, open_regular, read_regular, write_text
 from ppcls.report.history import History
 from ppcls.report.record import EvalRecord, Record, Reporter, StepRecord
@@ -249,7 +249,10 @@ def _keep_damaged(path: Path, lines: list[str]) -> list[str]:
     kept = path.with_name(f"{path.name}.damaged")
     with closing(open_append(kept)) as file:
         append_text(file, "".join(f"{line}\n" for line in lines))
-    return [f"{path}: {len(lines)} damaged lines are moved to {kept.name}; all others are kept"]
+    return [
+        f"{path}: {counted(len(lines), 'damaged line is', 'damaged lines are')} moved to {kept.name}; all "
+        "others are kept"
+    ]
 
 
 def _parse_lines(path: Path) -> tuple[list[Record], list[tuple[str, str]]]:

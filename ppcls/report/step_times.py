@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.errors import counted
 from ppcls.report.summary.rounding import format_ratio
 
 COLUMNS = ("data wait", "forward", "backward", "all-reduce", "optimizer", "host")
@@ -147,7 +148,8 @@ def _notes(times: StepTimes, separated: bool) -> tuple[str, ...]:
         )
     if separated:
         notes.append(
-            f"{int(times.after.sum())} of the {len(times.after)} updates exchanged gradients after backward, "
+            f"{int(times.after.sum())} of the {counted(len(times.after), 'update')} exchanged gradients "
+            "after backward, "
             "to measure both phases separately; the table shows the other updates"
         )
     elif len(times.seconds) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 # Lowest and highest compute capability for which PyPI's newest paddlepaddle-gpu, 2.6.2, has kernels.
 PYPI_GPU_CAPABILITIES = ((6, 1), (8, 6))
@@ -47,10 +47,13 @@ def choose_device(
         raise UserError(f"Global.device is gpu, but Paddle finds no GPU ({reason}); set Global.device=cpu")
     # The launcher starts one process per GPU in CUDA_VISIBLE_DEVICES, even for GPUs that do not exist.
     seen = f"Paddle sees {count}" + (f" ({variable})" if visible is not None else "")
-    limit = f"start at most {count} process{'es' if count > 1 else ''} per machine"
+    limit = f"start at most {counted(count, 'process')} per machine"
     fix = f"{limit}, or set Global.device=cpu"
     if processes > count:
-        raise UserError(f"{processes} processes on this machine need {processes} GPUs, but {seen}; {fix}")
+        raise UserError(
+            f"{counted(processes, 'process')} on this machine need {counted(processes, 'GPU')}, "
+            f"but {seen}; {fix}"
+        )
     if device_id >= count:
         raise UserError(f"GPU {device_id} (counted from 0) is requested, but {seen}; {fix}")
     return "gpu"

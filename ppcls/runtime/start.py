@@ -17,7 +17,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.runtime import paddle_import
 from ppcls.runtime.device import check_gpu_kernels, choose_device
 from ppcls.runtime.hardware import Card, find_card, interface_of, usable_cores
@@ -73,10 +73,10 @@ class Runtime:
 
         device = f"GPU {self.device_id}" if self.device == "gpu" else "CPU"
         note = self.imported.describe(self.cores) if self.imported is not None else ""
-        processes = f"{self.world_size} process{'es' if self.world_size > 1 else ''}"
+        processes = counted(self.world_size, "process")
         return (
-            f"Paddle {paddle.__version__} on {device}, {processes}; {self.cores} cores per process: "
-            f"Paddle uses {self.threads} threads{note}"
+            f"Paddle {paddle.__version__} on {device}, {processes}; {counted(self.cores, 'core')} per "
+            f"process: Paddle uses {counted(self.threads, 'thread')}{note}"
             f"{f'; {self.memory_note}' if self.memory_note else ''}"
         )
 

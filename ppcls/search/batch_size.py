@@ -12,7 +12,7 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.config.base.tree import Tree
 from ppcls.config.base.yaml import dump_yaml
 from ppcls.data.sampling.base import Sampler
-from ppcls.errors import UserError, child_error
+from ppcls.errors import UserError, child_error, counted
 from ppcls.files import write_text
 from ppcls.files.temporary import temporary_folder
 from ppcls.recipe.load import load_config
@@ -61,7 +61,7 @@ def find_batch_size(tree: Tree, sampler: Sampler, update_freq: int, report: Call
         )
     freq = total // largest
     return (
-        f"largest {key} that fits: {largest}; to keep {total} images per update, use "
+        f"largest {key} that fits: {largest}; to keep {counted(total, 'image')} per update, use "
         f"{set_keys({name: largest, 'Global.update_freq': freq})}"
     )
 

@@ -22,7 +22,7 @@ from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.data.section import DataLoader
-from ppcls.errors import UserError, child_error
+from ppcls.errors import UserError, child_error, counted
 from ppcls.files import read_regular, write_text
 from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.recipe.load import dump_config, validate
@@ -221,7 +221,9 @@ def split_folds(labels: NDArray[Any], folds: int, seed: int) -> list[NDArray[np.
         UserError: The data set has fewer images than there are folds.
     """
     if len(labels) < folds:
-        raise UserError(f"--folds {folds}: the data set has only {len(labels)} images; use fewer folds")
+        raise UserError(
+            f"--folds {folds}: the data set has only {counted(len(labels), 'image')}; use fewer folds"
+        )
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     if labels.ndim == 1:
         shuffled = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -250,7 +252,9 @@ def describe_rare_classes(labels: NDArray[Any], folds: int, names: Sequence[str]
     if not rare:
         return ""
     shown = ", ".join(rare[:_SHOWN_CLASSES]) + (" …" if len(rare) > _SHOWN_CLASSES else "")
-    return f"classes with fewer images than the {folds} folds, which some evaluations lack: {shown}"
+    return (
+        f"classes with fewer images than the {counted(folds, 'fold')}, which some evaluations lack: {shown}"
+    )
 
 
 def _describe(metrics: dict[str, float]) -> str:
@@ -294,7 +298,10 @@ def _write_report(
         json.dumps({"folds": columns, "mean": mean, "deviation": deviation}, indent=1) + "\n",
     )
     lines = [f"{name} {mean[name]:.4f} ± {deviation[name]:.4f}" for name in columns]
-    return f"{folds} folds, mean and standard deviation: {', '.join(lines)}; report: {output_dir / PAGE}\n"
+    return (
+        f"{counted(folds, 'fold')}, mean and standard deviation: {', '.join(lines)}; report: "
+        f"{output_dir / PAGE}\n"
+    )
 
 
 def _confusion_table(names: Sequence[str], matrix: NDArray[np.int64]) -> str:
@@ -303,7 +310,7 @@ def _confusion_table(names: Sequence[str], matrix: NDArray[np.int64]) -> str:
     text = (
         f"<p>Each image is evaluated once, by the model that was trained without it. Rows are the true "
         f'classes, columns the predicted ones; <a href="{CONFUSION_FILE}">{CONFUSION_FILE}</a> has the same '
-        f"numbers. The accuracy over all {int(matrix.sum()):,} images is "
+        f"numbers. The accuracy over all {counted(int(matrix.sum()), 'image')} is "
         f"{matrix.trace() / max(1, matrix.sum()):.4f}.</p>"
     )
     if len(names) > _MAX_TABLE:

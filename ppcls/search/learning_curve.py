@@ -25,7 +25,7 @@ from ppcls.data.index.class_names import write_class_names
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.data.section import DataLoader
-from ppcls.errors import UserError, child_error
+from ppcls.errors import UserError, child_error, counted
 from ppcls.files import read_regular, write_text
 from ppcls.recipe.load import dump_config, validate
 from ppcls.report.confusion import CONFUSION_FILE
@@ -63,7 +63,7 @@ def measure_curve(
     points = []
     for chosen in choose_parts(train.labels, tree["Global"]["seed"]):
         count = int(chosen.sum())
-        report(f"learning curve: training with {count} of {len(train)} images")
+        report(f"learning curve: training with {count} of {counted(len(train), 'image')}")
         run = folder / f"images_{count}"
         masks = {"Train": chosen, "Eval": np.ones(len(indexes["Eval"]), np.bool_)}
         file = write_part(tree, data, indexes, masks, run)
@@ -75,7 +75,7 @@ def measure_curve(
         certainty = measure_certainty(*_read_confusion(run / CONFUSION_FILE))
         assert certainty is not None  # the evaluation has images
         points.append(CurvePoint.of(count, certainty))
-        report(f"learning curve: {count} images: {certainty.describe()}")
+        report(f"learning curve: {counted(count, 'image')}: {certainty.describe()}")
     write_curve(output_dir / CURVE_FILE, points, len(train))
 
 

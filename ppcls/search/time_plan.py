@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ppcls.engine.head.expectation import FEW
 from ppcls.engine.head.section import LinearHead
-from ppcls.errors import UserError, child_error
+from ppcls.errors import UserError, child_error, counted
 from ppcls.search.trials import last_lines, start_training
 
 _MEASURE_SHARE = 0.7  # of the time, after which the measurement is stopped
@@ -95,7 +95,7 @@ class TimePlan:
 
     def describe(self) -> str:
         """Returns the plan as a line for the log."""
-        what = "a head on frozen features" if self.head else f"{self.epochs} epochs of training"
+        what = "a head on frozen features" if self.head else f"{counted(self.epochs, 'epoch')} of training"
         size = f"{self.side} x {self.side} pixels"
         return f"plan: {what} with {size}, about {self.seconds:.0f} s, because {self.why}"
 
@@ -135,7 +135,7 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
         return replace(heads[0], why=f"fewer than {_ENOUGH_EPOCHS} epochs of fine-tuning fit")
     each, epochs = fitting[-1]
     if epochs:
-        return _training(measured, each, side, epochs, f"only {epochs} epochs fit")
+        return _training(measured, each, side, epochs, f"only {counted(epochs, 'epoch fits', 'epochs fit')}")
     needed = start + _epoch_seconds(measured, each / side) / (1 - _RESERVE)
     raise UserError(
         f"--time: one epoch with {each} x {each} pixels does not fit into the {seconds:.0f} s that are left "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paddle import nn
 from safetensors import SafetensorError, safe_open
 
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import atomic_write, one_line, open_regular
 from ppcls.optimizer.name_rules import classifier_layers
 from ppcls.registry import suggest
@@ -410,7 +410,7 @@ def start_from(model: nn.Layer, arrays: Arrays, source: Path | str) -> StartRepo
         new, old = next((new[1], old[1]) for new, old in first.values())
         arrays = {**arrays, **{name: _adapt_channels(arrays[name], new) for name in first}}
         done = "averaged" if new < old else "repeated"
-        adapted = f"{', '.join(sorted(first))}: weights of {old} input channels {done} for {new}"
+        adapted = f"{', '.join(sorted(first))}: weights of {counted(old, 'input channel')} {done} for {new}"
     random = sorted(others) if _only_classes_differ(model, others) else []
     fill_model(model, {**arrays, **{name: tensors[name].numpy() for name in random}}, source)
     return StartReport([*random, *of_head], "; ".join(filter(None, (adapted, resized))), selected)

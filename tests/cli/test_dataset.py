@@ -299,7 +299,7 @@ def test_resize_reports_a_bad_image_and_copies_the_others(
     shown = capsys.readouterr()
     assert "4 images shrunk" in shown.out
     assert shown.err[shown.err.index("error: ") :].splitlines() == [
-        f"error: 1 bad images were not copied to {out}",
+        f"error: 1 bad image was not copied to {out}",
         f"  {photographs}/cat/bad.jpg ({photographs}): not an image that can be decoded",
     ]
 
@@ -348,7 +348,7 @@ def test_stats_skip_bad_images_and_list_them(
     assert run("stats", photographs, "--out", tmp_path / "good") == 0
     (photographs / "cat" / "bad.jpg").write_bytes(b"no image")
     assert run("stats", photographs, "--out", tmp_path / "stats") == 0
-    assert "warning: skipped 1 bad images, which the statistics do not include" in capsys.readouterr().err
+    assert "warning: skipped 1 bad image, which the statistics do not include" in capsys.readouterr().err
     expected = json.loads((tmp_path / "good" / "stats.json").read_text())
     found = json.loads((tmp_path / "stats" / "stats.json").read_text())
     assert [Path(image["name"]).name for image in found.pop("bad_images")] == ["bad.jpg"]

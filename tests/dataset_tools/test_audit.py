@@ -57,7 +57,7 @@ def test_audit_of_a_hostile_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     ) as file:
         rows = list(csv.DictReader(file))
     assert {row["file"] for row in rows if row["kind"] == "contradiction"} == {"<b>cat/1.png", "dog/=cmd.png"}
-    assert any("tiny: 1 pictures" in row["finding"] for row in rows if row["kind"] == "small")
+    assert any("tiny: 1 picture" in row["finding"] for row in rows if row["kind"] == "small")
     fixes = tmp_path / "fixes.csv"
     fixes.write_text("action,file,label\nremove,dog/=cmd.png,\n")
     assert main(["audit", str(root), "--out", str(tmp_path / "out"), "--fix", str(fixes)]) == 0

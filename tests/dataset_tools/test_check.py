@@ -98,7 +98,7 @@ def test_interrupted_check_writes_new_list_only(
     monkeypatch.setattr(jobs, "_CHUNK", 4)
     assert check(folder, str(folder / "images")) == 130
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == f"interrupted; {folder}/bad.txt lists the 1 bad images among the first 5"
+    assert said == f"interrupted; {folder}/bad.txt lists the 1 bad image among the first 5"
     assert read_bad_images(folder / "bad.txt") == expected(folder)[:1]
     write_bad_images(folder / "bad.txt", expected(folder))
     assert check(folder, str(folder / "images")) == 130

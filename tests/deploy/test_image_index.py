@@ -72,7 +72,7 @@ def test_index_is_built_searched_and_changed(
     assert code == 3
     assert lines[0].endswith("bad.png: error: not an image that can be decoded")
     assert lines[1] == f"{file}: 5 images, searched with NumPy (exact)"
-    assert "1 images could not be read" in error
+    assert "1 image could not be read" in error
     assert run("build", file, more, "--model", model)[0] == 2
 
     predictor = Predictor(model, device="cpu")

@@ -63,9 +63,13 @@ def test_slow_updates_are_measured_once(
         train(*arguments, update=update)
 
     monkeypatch.setattr(module, "_train_batch", count)
-    assert cli.train(["-c", str(make(Global__use_dali=False)), "--dry-run"]) == 0
+    config = make(Global__use_dali=False, DataLoader__Train__sampler__batch_size=80)
+    names = "Infer.PostProcess.class_id_map_file=nowhere.txt"
+    assert cli.train(["-c", str(config), "--dry-run", "-o", names]) == 0
     said = capsys.readouterr().out
     assert "dry run: 1 update after 1 to warm up, 1 that repeats one batch, " in said
+    assert "several epochs" not in said
+    assert "warning: nowhere.txt: no such file; predictions will contain class numbers" in said
     assert trained == [True, True, True]
     figures(said)
 
@@ -119,7 +123,7 @@ def test_dry_run_with_epochs_of_less_than_three_steps_measures_several_epochs(
     config = make(DataLoader__Train__sampler__batch_size=20, Global__update_freq=4, EMA__decay=0.9)
     assert cli.train(["-c", str(config), "--dry-run", "-o", "Global.eval_during_train=False"]) == 0
     said = capsys.readouterr().out
-    assert "an epoch has only 1 updates; several epochs were measured\n" in said
+    assert "an epoch has only 1 update; several epochs were measured\n" in said
     assert not re.search(r"\d evaluation", said)
     figures(said)
 
@@ -162,11 +166,11 @@ def test_dry_run_lists_and_reports_skipped_image(
     assert cli.train(["-c", str(config), "--dry-run"]) == 0
     listing = tmp_path / "run" / BAD_IMAGES
     said = capsys.readouterr().out
-    assert said.endswith(f"1 bad images skipped, listed in {listing}; nothing else was written\n")
+    assert said.endswith(f"1 bad image skipped, listed in {listing}; nothing else was written\n")
     assert list((tmp_path / "run").iterdir()) == [listing]
     assert cli.train(["-c", str(config)]) == 0
     for name in ("train.log", "events.jsonl"):
-        assert f"so far 1 bad images skipped, listed in {listing}" in (tmp_path / "run" / name).read_text()
+        assert f"so far 1 bad image skipped, listed in {listing}" in (tmp_path / "run" / name).read_text()
 
 
 def test_dry_run_with_too_little_memory_is_an_error(

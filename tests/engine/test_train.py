@@ -284,7 +284,7 @@ def test_resuming_finished_run_logs_that_it_is_done(
     state = run(make(Global__epochs=1, Global__checkpoints="auto"), cpu)
     assert state.update == 4
     assert digest(tmp_path / "run" / "checkpoints") == before
-    assert "done: 1 epochs, 4 updates" in (tmp_path / "run" / "train.log").read_text()
+    assert "done: 1 epoch, 4 updates" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_resuming_from_unsuitable_checkpoint_changes_no_file(

@@ -102,7 +102,7 @@ def test_describe_quickstart_returns_its_facts(make: Any) -> None:
     )
     facts = train.facts
     assert facts["sampler"] == "DistributedBatchSampler, 6 samples per epoch: 2 steps of 4"
-    assert facts["DALI"] == "1 threads, 4 batches ahead, dynamic executor; decoder: DALI's defaults"
+    assert facts["DALI"] == "1 thread, 4 batches ahead, dynamic executor; decoder: DALI's defaults"
     assert facts["batch"] == "[4, 3, 32, 32] NCHW float32 on the CPU, labels [4] int64"
 
 

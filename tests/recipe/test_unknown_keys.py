@@ -77,3 +77,23 @@ def test_every_suggested_key_of_the_config_exists() -> None:
         with pytest.raises(ConfigError) as caught:
             load_config(PATH, {path: object()})
         assert "unknown key" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        ("Global.device=cuda", "use gpu; CUDA_VISIBLE_DEVICES"),
+        ("Global.device=cuda:1", "use gpu; CUDA_VISIBLE_DEVICES"),
+        ("Global.device=0", "use gpu; CUDA_VISIBLE_DEVICES"),
+        ("AMP.dtype=fp16", "use float16"),
+        ("AMP.dtype=BF16", "use bfloat16"),
+        ("AMP.level=O3", "use O2"),
+        ("Arch.data_format=channels_last", "use NHWC"),
+        ("DataLoader.Eval.dataset.on_error=ignore", "use skip"),
+    ],
+)
+def test_value_of_another_tool_is_explained(setting: str, advice: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(PATH, [setting])
+    (problem,) = caught.value.problems
+    assert f"; {advice}" in problem

@@ -33,7 +33,7 @@ TRAIN = re.compile(
     rf"\[Train\] epoch (\d+)/(\d+) step (\d+)/(\d+) {MEASURES} lr {NUMBER} {NUMBER} img/s "
     rf"data (?P<data>{NUMBER})% eta (?:\d+:\d\d:\d\d|\?)"
 )
-EVAL = re.compile(rf"\[Eval\] epoch (\d+) {MEASURES} (?P<images>\d+) images {NUMBER} s(?: \(best\))?")
+EVAL = re.compile(rf"\[Eval\] epoch (\d+) {MEASURES} (?P<images>[\d,]+) images? {NUMBER} s(?: \(best\))?")
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (.*)")
 
 counts = st.integers(0, 10**7)
@@ -91,7 +91,7 @@ def test_format_record_any_evaluation_is_one_line(record: EvalRecord) -> None:
     line = format_record(record)
     match = EVAL.fullmatch(line)
     assert match, line
-    assert int(match["images"]) == record.images
+    assert int(match["images"].replace(",", "")) == record.images
     assert_close(float(match["loss"]), record.loss)
     assert line.endswith(" (best)") == record.best
 

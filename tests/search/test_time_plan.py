@@ -53,7 +53,7 @@ def test_a_plan_ends_in_time_or_the_error_names_the_time(
             16,
             False,
             1000,
-            "1 epochs of training with 128 x 128 pixels, about 13 s, because only 1 epochs fit",
+            "1 epoch of training with 128 x 128 pixels, about 13 s, because only 1 epoch fits",
         ),
     ],
 )

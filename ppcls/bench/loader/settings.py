@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ppcls.bench.results.schema import Label
 from ppcls.data.loaders.dali.settings import default_prefetch
+from ppcls.errors import counted
 
 Backend = Literal["bare DALI", "paddle.io", "DALI CPU", "DALI GPU"]
 Stage = Literal["disk", "decode", "transform", "hand-over"]
@@ -55,7 +56,7 @@ class LoaderSetting:
     def describe(self) -> str:
         """Returns a short description of the setting, such as ``paddle.io, 2 workers``."""
         unit = "worker" if self.backend == "paddle.io" else "thread"
-        words = [self.backend, f"{self.workers} {unit}{'s' if self.workers != 1 else ''}"]
+        words = [self.backend, counted(self.workers, unit)]
         words += [f"prefetch {self.prefetch}"] if self.prefetch is not None else []
         words += [f"decoder {self.decoder}"] if self.decoder != AS_CONFIGURED else []
         return ", ".join(words)

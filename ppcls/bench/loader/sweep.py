@@ -27,6 +27,7 @@ from ppcls.bench.loader.settings import (
 from ppcls.bench.loader.workload import LoaderWorkload
 from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Label
+from ppcls.errors import counted
 from ppcls.report.summary.rounding import format_ratio_with_range
 
 BEST = "best found"
@@ -168,7 +169,7 @@ def quick_candidates(
     if mixup:
         settings["ppcls, DALI + Mixup"] = replace(dali, mixup=True)
     for count in workers:
-        settings[f"ppcls, paddle.io, {count} workers"] = LoaderSetting("paddle.io", count)
+        settings[f"ppcls, paddle.io, {counted(count, 'worker')}"] = LoaderSetting("paddle.io", count)
     loaders = [
         loader_candidate(setting, workload, timer, name, {"loader": name})
         for name, setting in settings.items()

@@ -20,7 +20,7 @@ from ppcls.data.section import Split
 from ppcls.data.transforms.base import Layout
 from ppcls.data.transforms.specs import Op, count_draws, plan_chain
 from ppcls.data.transforms.specs.rng import permutation, uniforms
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime, selected_card
 
@@ -154,7 +154,7 @@ def read_workload(
     workload = LoaderWorkload(split, arch, run, runtime, index, min(images, len(index)), card)
     if workload.images < workload.batch_size:
         raise UserError(
-            f"{index.source}: expected at least one batch of {workload.batch_size} images, got "
+            f"{index.source}: expected at least one batch of {counted(workload.batch_size, 'image')}, got "
             f"{workload.images}; lower DataLoader.Train.sampler.batch_size, or raise --images"
         )
     return workload

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from ppcls.bench.results.schema import Quantity, Results, label_text
+from ppcls.errors import counted
 from ppcls.report.summary.facts import describe_device, read_batch_size
 
 BATCH_SIZE = "batch size"
@@ -41,6 +42,5 @@ def _rounds(quantities: Iterable[Quantity]) -> str:
     counts = sorted({len(quantity.values) for quantity in quantities})
     if not counts:
         return "no rounds"
-    if counts == [1]:
-        return "1 round"
-    return f"{counts[0]} rounds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} rounds"
+    last = counted(counts[-1], "round")
+    return last if len(counts) == 1 else f"{counts[0]} to {last}"

@@ -9,6 +9,7 @@ from ppcls.bench.measure.runner import Candidate
 from ppcls.bench.results.schema import Quantity, ResultRow
 from ppcls.bench.train.peak_flops import teraflops, utilization
 from ppcls.bench.train.variants import PRECISIONS, Inspection, Variant
+from ppcls.errors import counted
 
 MeasuredVariant = Candidate[Variant]
 # Names in the results by names of phases.
@@ -59,7 +60,7 @@ def add_epochs(rows: Sequence[ResultRow], epochs: int | None, images: int) -> li
     """
     if epochs is None:
         return list(rows)
-    unit = f"s for {epochs} epochs"
+    unit = f"s for {counted(epochs, 'epoch')}"
     return [
         replace(
             row,

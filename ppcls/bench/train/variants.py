@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ppcls.bench.measure.runner import powers_of_two
 from ppcls.bench.results.schema import Label
 from ppcls.bench.train.peak_flops import Format
+from ppcls.errors import counted
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.build import ModelInput
@@ -83,7 +84,7 @@ class Inspection:
 
     def describe(self) -> str:
         """Returns a description of the device, such as ``CPU, 8 cores``."""
-        return f"CPU, {self.cores} cores" if self.device == "cpu" else f"{self.gpus} x {self.card}"
+        return f"CPU, {counted(self.cores, 'core')}" if self.device == "cpu" else f"{self.gpus} x {self.card}"
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,10 @@ class Variant:
     def describe(self) -> str:
         """Returns a description of the variant in one line."""
         framework = f"{self.framework}, " if self.framework != "Paddle" else ""
-        plural = "es" if self.processes > 1 else ""
         batch = f"batch {self.batch_size}, " if self.batch_size else ""
         search = "" if self.cudnn_search == AS_PPCLS else f"cuDNN search {self.cudnn_search}, "
         return (
-            f"{framework}{self.processes} process{plural}, {self.precision}, {self.layout}, {batch}"
+            f"{framework}{counted(self.processes, 'process')}, {self.precision}, {self.layout}, {batch}"
             f"{search}{self.source}"
         )
 
@@ -212,5 +212,8 @@ def find_obstacle(variant: Variant, machine: Inspection) -> str | None:
         major, minor = machine.capability
         return f"{format} needs compute capability 8.0 (Ampere), but {machine.card} has {major}.{minor}"
     if variant.processes > machine.gpus:
-        return f"{variant.processes} processes need {variant.processes} GPUs, but Paddle finds {machine.gpus}"
+        return (
+            f"{counted(variant.processes, 'process needs a GPU', 'processes need as many GPUs')}, "
+            f"but Paddle finds {machine.gpus}"
+        )
     return None

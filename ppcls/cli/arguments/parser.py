@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,7 +83,7 @@ class CommandParser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(words, namespace)
         values = [getattr(parsed, name, None) for name in self._positional]
         first = [text for text in values if text in self._settings] if unknown else []
-        return parsed, sorted([*first, *unknown], key=words.index)
+        return parsed, _in_order([*first, *unknown], words)
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         """Writes the help at once. Unlike argparse's method, it does not ignore errors of standard output."""
@@ -226,7 +227,12 @@ class CommandParser(argparse.ArgumentParser):
         return suggest(f"--{name}", [names[each] for each in near or names])
 
     def _without_typed(self, hint: Hint) -> Hint:
-        """Returns a hint without the options that are on the command line already, such as ``--lr 0.1``."""
+        """Returns a hint without the options that are on the command line already, such as ``--lr 0.1``.
+
+        The folder of the images can be there twice: ``pictures --data-dir pictures``.
+        """
+        if hint.words[:1] == ("--data",) and self._words.count(hint.words[-1]) > 1:
+            return Hint(text=f"leave it out, because the folder {hint.words[-1]} is there already")
         typed = {word.partition("=")[0] for word in self._words}
         words = list(hint.words)
         for position in reversed(range(len(words))):
@@ -284,6 +290,17 @@ class CommandParser(argparse.ArgumentParser):
         if "--model" in self._options and "--model" not in self._words and self._is_model(word):
             return f"; use --model {shlex.quote(word)}"
         return ""
+
+
+def _in_order(selected: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Returns selected words of a command line in its order. Of equal words, the last ones are selected."""
+    remaining = Counter(selected)
+    positions = []
+    for position in reversed(range(len(words))):
+        if remaining[words[position]]:
+            remaining[words[position]] -= 1
+            positions.append(position)
+    return [words[position] for position in reversed(positions)]
 
 
 def _is_value(word: str) -> bool:

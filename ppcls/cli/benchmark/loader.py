@@ -11,7 +11,7 @@ from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark import common
 from ppcls.cli.command import command
 from ppcls.cli.shared_options import RequiredConfigOptions, read_config
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.bench.loader.runners import BatchTimer, Loaders
@@ -199,8 +199,9 @@ def _sweep(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, 
     workers = sorted(set(options.workers or (0, *counts)))
     kinds = len(workers) + len(threads) * (2 if workload.on_gpu else 1) + 12  # approximately
     common.report(
-        f"{workload.images} images of {workload.image_bytes / 1000:.0f} KB, batches of "
-        f"{workload.batch_size}. About {kinds} settings x {rounds} runs of {options.seconds:g} s: at least "
+        f"{counted(workload.images, 'image')} of {workload.image_bytes / 1000:.0f} KB, batches of "
+        f"{workload.batch_size}. About {kinds} settings x {counted(rounds, 'run')} of {options.seconds:g} "
+        "s: at least "
         f"{kinds * rounds * (options.seconds + _RUN_SECONDS) / 60:.0f} min. To save time, use fewer "
         "--threads, --workers, --rounds or --seconds, or --quick."
     )

@@ -25,6 +25,7 @@ from ppcls.data.bad_images.search import find_undecodable
 from ppcls.data.index.protocol import Index, find_samples
 from ppcls.data.sampling.order import Cursor, Order, StepSamples
 from ppcls.data.transforms.base import Transform
+from ppcls.errors import counted
 from ppcls.files import print_error
 
 BAD_IMAGES = "bad_images.txt"
@@ -108,7 +109,8 @@ class Quarantine:
             print_error(f"bad image, skipped: {bad}")
         if self._limit is not None and count > self._limit:
             raise TooManyBadImagesError(
-                f"{count} bad images, more than max_errors ({self._limit}); {self.file} lists them; repair "
+                f"{counted(count, 'bad image')}, more than max_errors ({self._limit}); {self.file} lists "
+                "them; repair "
                 "or remove them, or increase max_errors"
             )
 
@@ -164,7 +166,7 @@ def describe_skipped(quarantines: Iterable[Quarantine | None]) -> str | None:
     quarantine = next((candidate for candidate in quarantines if candidate is not None), None)
     if quarantine is None or not (count := quarantine.listed):
         return None
-    return f"{count} bad images skipped, listed in {quarantine.file}"
+    return f"{counted(count, 'bad image')} skipped, listed in {quarantine.file}"
 
 
 class AllRejectedError(TooManyBadImagesError):
@@ -194,7 +196,9 @@ class RejectedImages(Quarantine):
         self.reasons |= reasons
         self._positions |= set(reasons)
         if len(self.reasons) == len(self.index):
-            raise AllRejectedError(f"{self.index.source}: none of {len(self.index)} images can be decoded")
+            raise AllRejectedError(
+                f"{self.index.source}: none of {counted(len(self.index), 'image')} can be decoded"
+            )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.transforms.numpy_ops.chain import run
 from ppcls.data.transforms.specs import Op
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import print_error
 
 _FORMAT = 1
@@ -158,7 +158,7 @@ class ImageCache:
         self._check_room(need, len(missing))
         started = shown = time.monotonic()
         print_error(
-            f"{self._key}: decoding {len(missing):,} images, which need {need / 1e9:.2f} GB, into "
+            f"{self._key}: decoding {counted(len(missing), 'image')}, which need {need / 1e9:.2f} GB, into "
             f"{self._folder}"
         )
         for begin in range(0, len(missing), _CHUNK):
@@ -174,9 +174,13 @@ class ImageCache:
                 raise self._full(f"{error.strerror}", len(missing) - begin) from None
             if time.monotonic() - shown > _REPORT:
                 shown = time.monotonic()
-                print_error(f"{self._key}: {begin + len(positions):,} of {len(missing):,} images are decoded")
+                print_error(
+                    f"{self._key}: {begin + len(positions):,} of "
+                    f"{counted(len(missing), 'image is', 'images are')} decoded"
+                )
         print_error(
-            f"{self._key}: {len(missing):,} images are decoded in {time.monotonic() - started:.1f} s; "
+            f"{self._key}: {counted(len(missing), 'image is', 'images are')} decoded in "
+            f"{time.monotonic() - started:.1f} s; "
             f"the cache has {store.size / 1e9:.2f} GB"
         )
 
@@ -201,7 +205,8 @@ class ImageCache:
     def _full(self, reason: str, count: int) -> UserError:
         other = "set it to disk" if self._kind == "memory" else "set PPCLS_HOME to a larger disk"
         return UserError(
-            f"{self._key}: can't store {count:,} decoded images in {self._folder}: {reason}; {other}, shrink "
+            f"{self._key}: can't store {counted(count, 'decoded image')} in {self._folder}: {reason}; "
+            f"{other}, shrink "
             "the images with `ppcls dataset resize`, or remove this key"
         )
 

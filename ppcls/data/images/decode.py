@@ -25,6 +25,7 @@ from ppcls.data.images.jpeg import read_jpeg_orientation
 from ppcls.data.images.read_header import read_header
 from ppcls.data.images.tiff import decode_tiff
 from ppcls.data.transforms.specs.basic import DecodeImage
+from ppcls.errors import counted
 
 Array = NDArray[Any]
 _NO_MEMORY = "there is not enough memory to decode the image"
@@ -134,7 +135,8 @@ def _with_alpha(encoded: bytes | memoryview, header: Header) -> Array:
     pixels = _by_opencv(encoded, header, cv2.IMREAD_UNCHANGED)
     if pixels.ndim != 3 or pixels.shape[2] != 4:
         raise DecodeError(
-            f"a {header.format} with {header.channels} channels can't be decoded; save it as a TIFF"
+            f"a {header.format} with {counted(header.channels, 'channel')} can't be decoded; save it as a "
+            "TIFF"
         )
     return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
 

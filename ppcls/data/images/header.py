@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ppcls.errors import DecodeError as DecodeError
+from ppcls.errors import counted
 
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.transforms.specs.basic import DecodeImage
@@ -132,7 +133,8 @@ def check_header(spec: DecodeImage, header: Header) -> None:
         )
     if spec.channels not in (1, 3) and header.orientation != 1:  # DALI fails or returns wrong pixels
         raise DecodeError(
-            f"EXIF orientation {header.orientation} is not supported for {spec.channels} channels; save the "
+            f"EXIF orientation {header.orientation} is not supported for "
+            f"{counted(spec.channels, 'channel')}; save the "
             "image upright"
         )
     if header.separate:  # DALI returns wrong pixels
@@ -178,4 +180,4 @@ def check_metadata(name: str, parts: int, size: int) -> None:
 
 
 def _count_channels(count: int) -> str:
-    return "1 channel" if count == 1 else f"{count} channels"
+    return counted(count, "channel")

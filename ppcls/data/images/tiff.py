@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ppcls.data.images.header import DecodeError, Header
 from ppcls.data.images.jpeg import count_scan_markers, find_scan_markers
 from ppcls.data.images.tags import Tags
+from ppcls.errors import counted
 
 # A file can cause thousands of messages on the console. The reasons for which it is rejected are reported.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL + 1)
@@ -197,7 +198,8 @@ def _read_colours(tags: Tags, samples: int) -> str:
     if name is None:
         name = "CMYK" if photometric == _CMYK else _enum_name(tifffile.PHOTOMETRIC, photometric)
         raise DecodeError(
-            f"a TIFF with {samples} samples per pixel of {name} is not supported; expected grey, RGB, a "
+            f"a TIFF with {counted(samples, 'sample')} per pixel of {name} is not supported; expected "
+            "grey, RGB, a "
             "palette or YCbCr; convert the image"
         )
     return name

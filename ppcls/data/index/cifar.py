@@ -17,7 +17,7 @@ from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.index.pixels import PixelIndex
 from ppcls.data.records.tar import list_members
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import read_regular
 from ppcls.weights.pickled import unpickle_bytes
 
@@ -133,7 +133,8 @@ def _sample(labels: NDArray[np.int64], count: int, seed: int, source: Path) -> N
         positions = np.flatnonzero(labels == label)
         if len(positions) < count:
             raise UserError(
-                f"{source}: class {label} has {len(positions)} images, but sample_per_label is {count}; "
+                f"{source}: class {label} has {counted(len(positions), 'image')}, but sample_per_label is "
+                f"{count}; "
                 "decrease sample_per_label"
             )
         chosen.append(rng.choice(positions, count, replace=False))

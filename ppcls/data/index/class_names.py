@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.index.class_folders import LABEL_LIST, compose, list_class_folders
-from ppcls.errors import UserError, raise_line_errors
+from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import read_regular, write_text
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "write_class_names",
 ]
 _SHOWN = 10
+_IMAGENET_CLASSES = 1000
 # File with the names of ImageNet's 1,000 classes.
 IMAGENET_NAMES = Path(__file__).with_name("imagenet1k_label_list.txt")
 
@@ -46,6 +47,17 @@ def find_names_file(named: str) -> Path | None:
     if path.is_file():
         return path
     return IMAGENET_NAMES if path.name == IMAGENET_NAMES.name else None
+
+
+def choose_names_file(named: str, class_num: int) -> tuple[Path | None, str]:
+    """Returns the file of class names that a config specifies for a model, or None and the reason."""
+    file = find_names_file(named)
+    if file is None:
+        return None, "no such file"
+    if file.name == IMAGENET_NAMES.name and class_num != _IMAGENET_CLASSES:
+        # Configs of PaddleClas contain this file even for other data sets.
+        return None, f"has ImageNet's classes, but the model has {counted(class_num, 'class')}"
+    return file, ""
 
 
 def join_first(texts: Sequence[str]) -> str:
@@ -73,7 +85,7 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
         if class_num is None:
             problem = f"expected a label >= 0, got {labels[at]}"
         lines.append(f"{where(at)}: {problem}")
-    more = [f"… and {len(wrong) - _SHOWN} more samples"] if len(wrong) > _SHOWN else []
+    more = [f"… and {counted(len(wrong) - _SHOWN, 'more sample')}"] if len(wrong) > _SHOWN else []
     raise UserError("\n".join([*lines, *more]))
 
 
@@ -112,7 +124,8 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     raise_line_errors(problems)
     if missing := [str(label) for label in range(class_num) if label not in names]:
         raise UserError(
-            f"{path}: has names for {len(names)} of {class_num} classes (Arch.class_num); add a line for "
+            f"{path}: has names for {len(names)} of {counted(class_num, 'class')} (Arch.class_num); add a "
+            "line for "
             f"class {join_first(missing)}"
         )
     return tuple(names[label] for label in range(class_num))
@@ -234,7 +247,7 @@ def describe_other_classes(path: Path, names: Sequence[str], *, folders: bool = 
         for verb, changed in (("added", added), ("removed", removed), ("with another label", moved))
         if changed
     ]
-    return f"{len(old)} classes before, {len(names)} now ({'; '.join(changes)})"
+    return f"{counted(len(old), 'class')} before, {len(names)} now ({'; '.join(changes)})"
 
 
 def _read(path: Path) -> str:

@@ -13,6 +13,7 @@ from ppcls.data.index.arrays.path_hashes import find_common, find_repeated, full
 from ppcls.data.index.class_names import join_first
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import Index
+from ppcls.errors import counted
 
 _TRAIN = "Train"
 _SHOWN = 3  # number of images that a warning lists
@@ -125,7 +126,7 @@ def _place(index: FileIndex) -> tuple[bytes, NDArray[np.bytes_]]:
 
 
 def _count(images: int) -> str:
-    return "1 image is" if images == 1 else f"{images} images are"
+    return counted(images, "image is", "images are")
 
 
 def _list_some(texts: Sequence[str]) -> str:

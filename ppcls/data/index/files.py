@@ -21,7 +21,7 @@ from ppcls.data.index.arrays.safe_folders import find_unsafe_images
 from ppcls.data.index.arrays.scan import CACHED_IMAGES, scan_classes
 from ppcls.data.index.class_folders import METADATA, find_class_folders, read_metadata
 from ppcls.data.index.class_names import check_known_folders
-from ppcls.errors import UserError, raise_line_errors
+from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import one_line, retry_io
 
 # Endings of pictures, photographs of cameras and documents that other programs can convert.
@@ -197,7 +197,8 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
     if class_num is not None and labels.max() >= class_num:
         count = len(np.unique(labels))
         raise UserError(
-            f"{root}: {count} identities with labels up to {labels.max()}, but the head's class_num is "
+            f"{root}: {counted(count, 'identity')} with labels up to {labels.max()}, but the head's "
+            "class_num is "
             f"{class_num}; expected at least {labels.max() + 1}"
         )
     cameras = np.array([int(match[2]) for match in images.values()], np.int64)
@@ -236,7 +237,11 @@ def read_folder(
         raise UserError(f"{root}: expected one subfolder per class, found none{_explain_metadata(root)}")
     names = tuple(classes if class_names is None else class_names)
     if class_num is not None and len(names) != class_num:
-        number = f"found {len(names)} class folders" if class_names is None else f"{len(names)} class_names"
+        number = (
+            f"found {counted(len(names), 'class folder')}"
+            if class_names is None
+            else f"{len(names)} class_names"
+        )
         raise UserError(
             f"{root}: {number}, but Arch.class_num is {class_num}; set it to {len(names)}, or to auto to "
             "count them. A run can't be resumed with other classes: to add one to a trained model, start a "

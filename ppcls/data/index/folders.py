@@ -38,7 +38,7 @@ from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.data.index.protocol import Index
 from ppcls.data.index.split import choose_validation
 from ppcls.data.stored.roots import data_root, naming
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
 from ppcls.files.urls import is_url
 
@@ -199,8 +199,11 @@ class ImageFolderDataset(FileDataset):
         source = (
             f"its folders train and {folder.name}" if has_part_folders else f"val_share {self.val_share:g}"
         )
-        validation = "" if val is None else f", {len(val)} validation images ({source})"
-        counts = f"{len(classes)} classes ({join_first(classes)}); {len(train)} training images{validation}"
+        validation = "" if val is None else f", {counted(len(val), 'validation image')} ({source})"
+        counts = (
+            f"{counted(len(classes), 'class')} ({join_first(classes)}); "
+            f"{counted(len(train), 'training image')}{validation}"
+        )
         return [f"{self.image_root}: {counts}"]
 
     def describe_ignored(self) -> list[str]:
@@ -217,7 +220,7 @@ class ImageFolderDataset(FileDataset):
                 if is_image_name(entry.name, self.extensions) and entry.is_file()
             )
             if images:
-                count = "1 image" if len(images) == 1 else f"{len(images)} images"
+                count = counted(len(images), "image")
                 more = ", …" if images[1:] else ""
                 lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
             lines += _describe_folders(folder)
@@ -251,7 +254,10 @@ def _describe_folders(root: Path) -> Iterator[str]:
         yield f"{root}: ignored folders of the system: {join_first(systems)}"
     for name, folders in find_class_folders(root).items():
         if len(folders) > 1:
-            yield f"{root}: {len(folders)} folders are class {name}; their names differ only in Unicode form"
+            yield (
+                f"{root}: {counted(len(folders), 'folder is', 'folders are')} class {name}; their names "
+                "differ only in Unicode form"
+            )
 
 
 def describe_imbalance(labels: NDArray[Any], classes: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.index.pixels import PixelIndex
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import expand_home, read_regular
 
 _UNSIGNED_BYTES = 8  # the type of the numbers in all files of MNIST and its successors
@@ -72,7 +72,8 @@ class IdxDataset(Dataset):
             )
         if labels.shape != pixels.shape[:1]:
             raise UserError(
-                f"{label_file}: expected the labels of {len(pixels)} images in {image_file}, found "
+                f"{label_file}: expected the labels of {counted(len(pixels), 'image')} in {image_file}, "
+                "found "
                 f"{list(labels.shape)}; set label_file of the dataset to the labels of these images"
             )
         index = PixelIndex(image_file, pixels, labels.astype(np.int64))

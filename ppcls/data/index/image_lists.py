@@ -19,7 +19,7 @@ from ppcls.data.index.arrays.list_line import read_delimiter
 from ppcls.data.index.base import DECODER, FileDataset
 from ppcls.data.index.files import FileIndex, read_list, read_paths
 from ppcls.data.index.protocol import Index
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 Delimiter = Annotated[str, Field(min_length=1), AfterValidator(read_delimiter)]
 
@@ -174,7 +174,7 @@ class CustomLabelDataset(FileDataset):
         transform = self.transform_ops[self.drawn_label]
         if facts.class_num != transform.label_count:
             text = (
-                f"{transform.kind} has {transform.label_count} labels, so Arch.class_num must be "
+                f"{transform.kind} has {counted(transform.label_count, 'label')}, so Arch.class_num must be "
                 f"{transform.label_count}, got {facts.class_num}"
             )
             yield problem(text, "label_key")
@@ -190,7 +190,8 @@ def _renumber(index: FileIndex, class_num: int | None) -> FileIndex:
     classes, labels = np.unique(index.labels, return_inverse=True)
     if class_num is not None and len(classes) > class_num:
         raise UserError(
-            f"{index.source}: has {len(classes)} different labels, but Arch.class_num is {class_num}; "
+            f"{index.source}: has {counted(len(classes), 'different label')}, but Arch.class_num is "
+            f"{class_num}; "
             "increase it"
         )
     return replace(index, labels=labels.reshape(-1).astype(np.int64))

@@ -23,7 +23,7 @@ from ppcls.data.records.recordio import RecordIOFormat
 from ppcls.data.records.shard import INDEX_SUFFIX, OpenFiles, RecordFormat, Shard, default_index_path
 from ppcls.data.records.tfrecord import TFRecordFormat
 from ppcls.data.records.webdataset import WebDatasetFormat
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import IMAGE_EXTENSIONS, real_path
 from ppcls.files.urls import is_url
 
@@ -160,7 +160,7 @@ def read_records(
         indexes = _expand_patterns(index_paths, indexes=True)
     if len(indexes) != len(shard_paths):
         raise UserError(
-            f"index_paths: expected {len(shard_paths)} files, one for each file in 'paths', "
+            f"index_paths: expected {counted(len(shard_paths), 'file')}, one for each file in 'paths', "
             f"got {len(indexes)}"
         )
     files = OpenFiles()

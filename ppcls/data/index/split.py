@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ppcls.data.index.arrays.path_hashes import find_repeated, full_path
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
 from ppcls.data.index.files import FileIndex
-from ppcls.errors import UserError, raise_line_errors
+from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import new_folder, one_line
 
 TRAIN_LIST = "train_list.txt"
@@ -73,13 +73,14 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
     most = images - classes
     if most < 1:
         raise UserError(
-            f"{key}: expected at least {classes + 1} images for {classes} classes, found {images}; each "
+            f"{key}: expected at least {counted(classes + 1, 'image')} for {counted(classes, 'class')}, "
+            f"found {images}; each "
             "class keeps one training image"
         )
     if not 0 < total <= most:
         raise UserError(
-            f"{key}: expected 1 to {most} of {images} images for validation, got {total}; each of "
-            f"{classes} classes keeps one training image"
+            f"{key}: expected 1 to {most} of {counted(images, 'image')} for validation, got {total}; each of "
+            f"{counted(classes, 'class')} keeps one training image"
         )
     return total
 

@@ -40,7 +40,7 @@ from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files.objects import StorageError
 from ppcls.runtime.signals import ignore_group_signals
 
@@ -313,7 +313,8 @@ class PaddleLoader(OrderedLoader):
         workers = self._loader.num_workers
         size = shutil.disk_usage(_SHARED_MEMORY).total
         return UserError(
-            f"{_SHARED_MEMORY} is full: it has {size / 1e6:.3f} MB, and {workers} workers of paddle.io need "
+            f"{_SHARED_MEMORY} is full: it has {size / 1e6:.3f} MB, and {counted(workers, 'worker')} of "
+            "paddle.io need "
             f"at least {2 * workers * batch.nbytes / 1e6:.3f} MB for their batches; enlarge it (docker run "
             "--shm-size=8g), or decrease loader.num_workers or set loader.use_shared_memory=False, for "
             "DataLoader.Train and DataLoader.Eval"

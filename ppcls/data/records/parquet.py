@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 _BYTES = "bytes"  # field of an image column of the package datasets, beside its path
 
@@ -130,7 +130,7 @@ def _whole_numbers(file: Path, column: Any, name: str) -> NDArray[np.int64]:
     from pyarrow import types
 
     if not types.is_integer(column.type) or column.null_count:
-        actual = f"{column.null_count} rows without one" if column.null_count else str(column.type)
+        actual = f"{counted(column.null_count, 'row')} without one" if column.null_count else str(column.type)
         raise UserError(
             f"{file}: column {name!r}: expected a whole number for each image, found {actual}; set "
             "label_column of the dataset, or write the number of each class into the file"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ppcls.errors import counted
+
 
 def describe_epoch_ends(
     images: int, batches: int, update_freq: int, world: int, *, drop_last: bool
@@ -19,13 +21,14 @@ def describe_epoch_ends(
     """
     if rest := batches % update_freq:
         yield (
-            f"warning: Global.update_freq: the {batches} batches of an epoch are no multiple of "
+            f"warning: Global.update_freq: the {counted(batches, 'batch')} of an epoch are no multiple of "
             f"{update_freq}. PaddleClas adds the gradients of the last {rest} to the first update of the "
             "next epoch; ppcls makes an update of them"
         )
     if (repeated := -images % world) and not drop_last:
         yield (
-            f"warning: DataLoader.Train.sampler.drop_last: PaddleClas repeats {repeated} of the {images} "
-            f"images in each epoch, so that all {world} processes have the same number; ppcls uses each "
-            "image once"
+            f"warning: DataLoader.Train.sampler.drop_last: PaddleClas repeats {repeated} of the "
+            f"{counted(images, 'image')} in each epoch, so that all {world} processes have the same "
+            "number; ppcls "
+            "uses each image once"
         )

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.sampling.epoch_samplers import EpochSampler, Positions
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 _CONFIG_KEYS = {"accumulate": "Global.update_freq"}  # config keys of settings, for messages
 
@@ -144,17 +144,20 @@ class Order:
             size = self.global_batch_size
         if size % self.group or self.batch_size % self.group:
             raise UserError(
-                f"a batch of {size} can't be divided into groups of {self.group} samples that stay together; "
+                f"a batch of {size} can't be divided into groups of {counted(self.group, 'sample')} that "
+                "stay together; "
                 f"set {name} to a multiple of {self.group}"
             )
         if size < self.group * self.world and self.global_batch_size is not None:
             raise UserError(
-                f"global_batch_size {size} is too small for {self.world} processes: each process needs at "
-                f"least {self.group} samples; expected {self.group * self.world} or more"
+                f"global_batch_size {size} is too small for {counted(self.world, 'process')}: each process "
+                "needs at "
+                f"least {counted(self.group, 'sample')}; expected {self.group * self.world} or more"
             )
         if self.global_batch > self.batch_size * self.world:
             raise ValueError(
-                f"expected a global batch of at most {self.world} x {self.batch_size} samples, got "
+                f"expected a global batch of at most {self.world} x {counted(self.batch_size, 'sample')}, "
+                "got "
                 f"{self.global_batch}"
             )
 

@@ -15,7 +15,7 @@ from ppcls.config.base.fields import BatchSize, Count, NonNegative, Side
 from ppcls.config.base.problems import error_at, problem
 from ppcls.data.sampling.base import FixedSizeSampler, Sampler
 from ppcls.data.sampling.sizes import EqualPixels
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 if TYPE_CHECKING:  # a config is checked without NumPy, which these modules import
     from ppcls.data.index.protocol import Index
@@ -281,9 +281,10 @@ class PKSampler(FixedSizeSampler):
         identities = len(np.unique(index.labels))
         if identities < needed:
             name, size = self.batch_setting
-            ranks = f" x {world} processes" if name == "batch_size" else ""
+            ranks = f" x {counted(world, 'process')}" if name == "batch_size" else ""
             raise UserError(
-                f"{index.source}: found {identities} identities, but PKSampler needs {needed} per step "
+                f"{index.source}: found {counted(identities, 'identity')}, but PKSampler needs {needed} "
+                "per step "
                 f"({name} {size} / sample_per_id {self.sample_per_id}{ranks}); "
                 f"decrease DataLoader.Train.sampler.{name} or increase its sample_per_id"
             )

@@ -18,6 +18,7 @@ from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.fields import Count, Index, Side
 from ppcls.config.base.problems import problem
 from ppcls.data.transforms.base import ChainError, Transform, check_chain
+from ppcls.errors import counted
 from ppcls.registry import INPUT_SIZES
 
 if TYPE_CHECKING:  # a config is checked without NumPy, which this module imports
@@ -71,7 +72,8 @@ class Progressive(InputSize):
         ascending = all(a < b for a, b in zip(self.epochs, self.epochs[1:], strict=False))
         if len(self.epochs) != len(self.sizes) or not ascending or self.epochs[:1] != (0,):
             raise ValueError(
-                f"expected {len(self.sizes)} increasing epochs, one for each size, starting with 0; "
+                f"expected {counted(len(self.sizes), 'increasing epoch')}, one for each size, starting "
+                "with 0; "
                 f"got {list(self.epochs)}"
             )
         return self

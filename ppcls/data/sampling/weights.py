@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.index.protocol import Index
-from ppcls.errors import UserError, raise_line_errors
+from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import read_regular
 
 
@@ -49,7 +49,7 @@ def read_weights(file: Path, index: Index) -> NDArray[np.float64]:
     raise_line_errors(problems)
     if len(weights) != len(index):
         raise UserError(
-            f"{file}: found {len(weights)} weights, but {index.source} has {len(index)} samples; "
+            f"{file}: found {len(weights)} weights, but {index.source} has {counted(len(index), 'sample')}; "
             "expected one weight per sample, in the same order"
         )
     if not any(weights):

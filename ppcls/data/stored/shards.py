@@ -30,7 +30,7 @@ from ppcls.data.records.shard import (
     default_index_path,
 )
 from ppcls.data.stored.roots import naming, stored_objects
-from ppcls.errors import DecodeError, UserError
+from ppcls.errors import DecodeError, UserError, counted
 from ppcls.files.object_cache import GIB, ObjectCache, data_folder, lock, write_new
 from ppcls.files.objects import ObjectInfo
 from ppcls.files.urls import UrlPath
@@ -124,7 +124,8 @@ def open_stored_shards(
         indexes = _expand(index_patterns, folder, list(infos))
         if len(indexes) != len(names):
             raise UserError(
-                f"index_paths: expected {len(names)} objects, one for each in 'paths', got {len(indexes)}"
+                f"index_paths: expected {counted(len(names), 'object')}, one for each in 'paths', got "
+                f"{len(indexes)}"
             )
     records = StoredRecords(ObjectCache(folder, int(storage_cache * GIB)), infos)
     with ThreadPoolExecutor(_PARALLEL_SHARDS) as pool:

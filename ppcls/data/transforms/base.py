@@ -17,6 +17,7 @@ from ppcls.config.base.choices import Keyed
 from ppcls.config.base.component import Component
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.problems import error_at, problem
+from ppcls.errors import counted
 from ppcls.registry import TRANSFORMS
 
 if TYPE_CHECKING:  # --help and --print-config must not wait for NumPy
@@ -174,7 +175,7 @@ def chain_problems(specs: Sequence[Transform], facts: RunFacts) -> Iterator[Init
     state = check_chain(specs)
     if state.channels != facts.input_channels:
         yield problem(
-            f"produces images with {state.channels} channel{'s' * (state.channels != 1)}, but "
+            f"produces images with {counted(state.channels, 'channel')}, but "
             f"Arch.input_image_channel is {facts.input_channels}; change one of them"
         )
     if state.size is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from ppcls.deploy.bundle.schema import BUNDLE, MAX_BUNDLE_BYTES, check_name, parse_bundle
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import atomic_path, new_folder, open_regular
 from ppcls.files.temporary import temporary_folder
 
@@ -112,7 +112,7 @@ def _check_entries(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo
     """Returns the files of a zip file."""
     entries = [entry for entry in archive.infolist() if not entry.is_dir()]
     if len(entries) > _MAX_FILES:
-        raise UserError(f"{path}: {len(entries):,} files; expected at most {_MAX_FILES:,}")
+        raise UserError(f"{path}: {counted(len(entries), 'file')}; expected at most {_MAX_FILES:,}")
     names: set[str] = set()
     for entry in entries:
         name = entry.filename

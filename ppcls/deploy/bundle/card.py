@@ -9,6 +9,7 @@ from ppcls.commands import command_line
 from ppcls.deploy.bundle.golden import MeasuredDifferences
 from ppcls.deploy.bundle.schema import Bundle
 from ppcls.deploy.models.description import ModelDescription
+from ppcls.errors import counted
 from ppcls.files import escape_controls, write_text
 from ppcls.version import __version__
 
@@ -61,13 +62,15 @@ def _describe(
     comparison = None if description.Export is None else description.Export.comparison
     if comparison is not None and comparison.exported_accuracy is not None:
         yield (
-            f"| accuracy | {comparison.exported_accuracy:.4f} on {comparison.images:,} evaluation images "
+            f"| accuracy | {comparison.exported_accuracy:.4f} on "
+            f"{counted(comparison.images, 'evaluation image')} "
             f"(trained model: {comparison.trained_accuracy:.4f}) |"
         )
     trained = "not measured" if differences.trained is None else f"{differences.trained:.1e}"
     yield (
         f"| largest difference of a probability | {trained} from the trained model, "
-        f"{differences.probabilities:.1e} between engines, on {len(bundle.golden)} golden samples |"
+        f"{differences.probabilities:.1e} between engines, on "
+        f"{counted(len(bundle.golden), 'golden sample')} |"
     )
     yield ""
     yield (

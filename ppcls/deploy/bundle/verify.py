@@ -32,7 +32,7 @@ from ppcls.deploy.bundle.schema import (
     read_bundle_file,
     read_values,
 )
-from ppcls.errors import DecodeError, UserError
+from ppcls.errors import DecodeError, UserError, counted
 from ppcls.files import one_line, read_regular
 
 Array = NDArray[Any]
@@ -100,7 +100,7 @@ class VerificationReport:
         sample = worst[0]
         return (
             f"FAIL: {total - len(failed)} of {total}; first stage that differs: {first} "
-            f"({len(worst)} samples)\n{sample.image}: {sample.first_failure}"
+            f"({counted(len(worst), 'sample')})\n{sample.image}: {sample.first_failure}"
         )
 
     def lines(self) -> Iterator[str]:

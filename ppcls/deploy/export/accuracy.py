@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ppcls.deploy.models.description import Comparison, ModelDescription
 from ppcls.deploy.predictor import InferenceModel
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 Array = NDArray[Any]
 Batches = Iterable[tuple[Array, Array | None]]
@@ -83,8 +83,9 @@ def check_accuracy(comparison: Comparison, model: str, limit: float, advice: str
     if before is None or after is None or 100 * (before - after) <= limit:
         return
     raise UserError(
-        f"{model} loses {100 * (before - after):.2f} percentage points of accuracy on {comparison.images:,} "
-        f"images of {comparison.source} ({before:.4f} trained, {after:.4f} exported), more than "
+        f"{model} loses {100 * (before - after):.2f} percentage points of accuracy on "
+        f"{counted(comparison.images, 'image')} of {comparison.source} ({before:.4f} trained, {after:.4f} "
+        "exported), more than "
         f"--max-accuracy-loss {limit:g}; nothing was written. Try {advice}, or a larger --max-accuracy-loss"
     )
 

@@ -49,7 +49,7 @@ from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
 from ppcls.engine.core.networks import Losses
 from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import new_folder, print_error, write_text
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
@@ -296,7 +296,7 @@ def _read_calibration(
         if len(samples) < FEWEST_CALIBRATION_IMAGES:
             fix = f"add images, at least {FEWEST_CALIBRATION_IMAGES}"
         raise UserError(
-            f"{samples.source}: expected {count:,} calibration images, found {len(samples):,}; {fix}"
+            f"{samples.source}: expected {counted(count, 'calibration image')}, found {len(samples):,}; {fix}"
         )
     return samples.spread(count)
 
@@ -311,7 +311,8 @@ def _calibration_batches(samples: ImageSamples, ops: Sequence[Op]) -> list[Array
     count = sum(map(len, batches))
     if count < FEWEST_CALIBRATION_IMAGES:
         raise UserError(
-            f"{samples.source}: only {count} of {len(samples)} calibration images can be decoded, expected "
+            f"{samples.source}: only {count} of {counted(len(samples), 'calibration image')} can be "
+            "decoded, expected "
             f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written. Replace the damaged images, or "
             "set a larger --calibration-images"
         )

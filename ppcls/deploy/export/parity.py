@@ -12,7 +12,7 @@ from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import Op
 from ppcls.deploy.models.description import ModelDescription
 from ppcls.deploy.predictor import InferenceModel
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 Array = NDArray[Any]
 
@@ -66,7 +66,8 @@ def compare(
         if not difference <= TOLERANCE:
             raise UserError(
                 f"the {'embeddings' if embeds else 'scores'} of the exported {description.Global.model_name} "
-                f"differ by {difference:.1e} from those of the trained model for {count} images, expected "
+                f"differ by {difference:.1e} from those of the trained model for "
+                f"{counted(count, 'image')}, expected "
                 f"at most {TOLERANCE:.0e}; nothing was written"
             )
         worst = max(worst, difference)

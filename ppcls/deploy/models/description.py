@@ -35,7 +35,7 @@ from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.data.transforms.specs.chain import TransformsOfModel
 from ppcls.deploy.models.rejection import REJECTION_FILE, RejectionRule
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
 from ppcls.registry import POSTPROCESSES
@@ -213,7 +213,7 @@ class ModelDescription(Section):
         postprocess = self.postprocess
         width = self.width
         if names is not None and len(names) != width:
-            raise ValueError(f"label_list has {len(names)} names, expected {width}, one per class")
+            raise ValueError(f"label_list has {counted(len(names), 'name')}, expected {width}, one per class")
         if postprocess is None:
             if self.Output.activation != "l2_norm":
                 raise ValueError("PostProcess is null, but the model returns scores, not embeddings")

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from typing_extensions import Self
 
 from ppcls.config.base.section import Section
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import atomic_write, open_regular, read_regular, write_text
 
 Array = NDArray[Any]
@@ -320,7 +320,8 @@ def read_means(weights: Path, classes: int) -> ClassMeans:
     finite = all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays.values())
     if means.shape != shape or deviation.shape != centre.shape or not finite or not (deviation > 0).all():
         raise UserError(
-            f"{file}: expected the means of {classes} classes, found the shape {list(means.shape)}; run "
+            f"{file}: expected the means of {counted(classes, 'class')}, found the shape "
+            f"{list(means.shape)}; run "
             "ppcls calibrate --unknown --score distance again"
         )
     return ClassMeans(centre, deviation, means)

@@ -17,7 +17,7 @@ from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.config.base.problems import show
 from ppcls.config.base.section import Section
 from ppcls.config.base.tree import node_at
-from ppcls.data.index.class_names import IMAGENET_NAMES, LABEL_LIST, find_names_file, read_class_names
+from ppcls.data.index.class_names import LABEL_LIST, choose_names_file, find_names_file, read_class_names
 from ppcls.data.loaders.section import Dali
 from ppcls.deploy.models.description import (
     DESCRIPTION,
@@ -52,7 +52,6 @@ _CONFIG = "config.yaml"
 _WEIGHTS = "model.safetensors"
 _CHECKPOINTS = "checkpoints"  # folder of the checkpoints of a run
 _CHECKPOINT = ("*.safetensors", _CONFIG, LABEL_LIST, MANIFEST)
-_IMAGENET_CLASSES = 1000
 _NAMES_KEY = "Infer.PostProcess.class_id_map_file"
 FileStates = frozenset[tuple[str | int, ...]]
 _EXPECTED = (
@@ -370,17 +369,14 @@ def _read_names(arch: AnyArch, names_file: str | None, folders: Sequence[Path]) 
         names_file: File of class names; None to look for a list in the folders.
         folders: Folders that can contain the list of class names, the preferred one first.
     """
-    file = find_names_file(str(check_path(_NAMES_KEY, names_file))) if names_file else None
-    reason = "no such file"
-    if file is not None and file.name == IMAGENET_NAMES.name and arch.class_num != _IMAGENET_CLASSES:
-        # Configs of PaddleClas contain this file even for other data sets.
-        file = None
-        reason = f"has ImageNet's classes, but the model has {arch.class_num} classes"
-    if names_file and file is None:
-        print_error(
-            f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
-            "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
-        )
+    file = None
+    if names_file:
+        file, reason = choose_names_file(str(check_path(_NAMES_KEY, names_file)), arch.class_num)
+        if file is None:
+            print_error(
+                f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
+                "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
+            )
     if file is None:
         file = next((path for folder in folders if (path := find_listed(folder))), None)
     return read_class_names(file, arch.class_num) if file is not None and not arch.embeds else None

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ppcls.config.base.fields import Bound, Positive
 from ppcls.config.base.section import Section
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import read_regular, write_text
 from ppcls.metric.base import DatasetMetric
 from ppcls.postprocess.base import PostProcess
@@ -88,7 +88,8 @@ def describe_limit(temperature: float, images: int, lowest: float = _RANGE[0]) -
     highest = _RANGE[1]
     if temperature * _NEAR >= highest:
         return (
-            f"the labels of the {images} images don't fit the predictions: the temperature is at its upper "
+            f"the labels of the {counted(images, 'image')} don't fit the predictions: the temperature is "
+            "at its upper "
             f"limit, {highest:g}, where all classes are nearly equally probable; check the accuracy with "
             "ppcls eval, and the names of the class folders"
         )
@@ -99,7 +100,8 @@ def describe_limit(temperature: float, images: int, lowest: float = _RANGE[0]) -
         )
     if temperature <= lowest * _NEAR:
         return (
-            f"the temperature is at its lower limit, {lowest:g}, because almost all of the {images} images "
+            f"the temperature is at its lower limit, {lowest:g}, because almost all of the "
+            f"{counted(images, 'image')} "
             "are predicted right, so the probabilities will be close to 1; use more images, or harder ones"
         )
     return ""

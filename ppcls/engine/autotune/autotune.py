@@ -30,7 +30,7 @@ from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.engine.autotune.worthwhile import estimate_update, saves_time
 from ppcls.engine.core.settings import AMP, EngineSettings, ExecutionSettings, TrainingSettings
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import print_error, read_regular, write_text
 from ppcls.files.temporary import temporary_folder
 from ppcls.runtime.hardware import Card, read_cpu_model, usable_cores
@@ -296,7 +296,8 @@ def choose(
     """
     best = first
     _log(
-        f"measuring {len(open_settings) + 1} ways to execute training steps, once for this model, batch and "
+        f"measuring {counted(len(open_settings) + 1, 'way')} to execute training steps, once for this "
+        "model, batch and "
         "machine (Global.autotune=False skips this)"
     )
     reference: list[float] | None = None

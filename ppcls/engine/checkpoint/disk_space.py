@@ -11,6 +11,7 @@ import paddle
 
 from ppcls.engine.core.settings import CheckpointSettings
 from ppcls.engine.core.state import TrainState
+from ppcls.errors import counted
 from ppcls.optimizer.state import MASTER, optimizer_state
 
 
@@ -35,7 +36,7 @@ def describe_disk_space(
     if free >= count * size:
         return []
     return [
-        f"warning: {output_dir}: {free / 1e9:.1f} GB are free, but up to {count} checkpoints of "
+        f"warning: {output_dir}: {free / 1e9:.1f} GB are free, but up to {counted(count, 'checkpoint')} of "
         f"{size / 1e9:.1f} GB will be kept; free some space, or increase Global.save_interval (now "
         f"{settings.save_interval})"
     ]

@@ -14,7 +14,7 @@ from ppcls.data.index.protocol import describe_index, is_described
 from ppcls.engine.checkpoint.paddleclas import is_paddleclas, restore_paddleclas
 from ppcls.engine.checkpoint.snapshot import CONFIG, STATE, SavedState, has_average, restore
 from ppcls.engine.core.state import TrainState
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 # Settings that do not affect training, so their changes are not reported.
 _IGNORED = ("Global.checkpoints", "Global.output_dir", "Global.pretrained_model")
@@ -72,7 +72,7 @@ def resume(state: TrainState, source: Path, *, best_score: float = math.inf) -> 
         ]
     position = f"epoch {state.epoch + 1}, batch {state.step}, update {state.update}"
     if saved is not None and saved.world != world:
-        position += f", saved by {saved.world} processes, now {world}"
+        position += f", saved by {counted(saved.world, 'process')}, now {world}"
     return [
         f"resumed {source}: {position}",
         f"  kept: {', '.join(restored)}",
@@ -107,7 +107,8 @@ def _lost(
     repeated = before["step"] * before.get("global_batch", 0) - now["step"] * now["global_batch"]
     if repeated > 0:
         yield (
-            f"can't be kept: {repeated} samples of epoch {now['epoch'] + 1} are repeated, since no update of "
+            f"can't be kept: {counted(repeated, 'sample')} of epoch {now['epoch'] + 1} are repeated, since "
+            "no update of "
             "the new size starts at the checkpoint"
         )
     if not is_described(saved.data, state.loader.index):
@@ -119,7 +120,8 @@ def _lost(
     threads = state.runtime.threads
     if state.runtime.device == "cpu" and saved.threads not in (None, threads):
         yield (
-            f"changed: {saved.threads} -> {threads} threads of Paddle, which add in another order, so the "
+            f"changed: {saved.threads} -> {counted(threads, 'thread')} of Paddle, which add in another "
+            "order, so the "
             "weights will differ from those of a run without interruption (Global.cpu_threads)"
         )
     rate = state.learning_rate(state.update)
@@ -158,7 +160,8 @@ def _changed(path: Path, config: Tree, epochs: int) -> Iterator[str]:
     # Users may resume a run with another number of epochs. Only an unchanged number can show damage.
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
         raise UserError(
-            f"{path.with_name(STATE)}: damaged: loader.epoch: expected at most {now[_EPOCHS]} epochs, as in "
+            f"{path.with_name(STATE)}: damaged: loader.epoch: expected at most "
+            f"{counted(now[_EPOCHS], 'epoch')}, as in "
             f"{CONFIG}, got {epochs}"
         )
     keys = [key for key in {**before, **now} if key not in _IGNORED and before.get(key) != now.get(key)]
@@ -166,4 +169,4 @@ def _changed(path: Path, config: Tree, epochs: int) -> Iterator[str]:
         effect = next((text for part, text in _EFFECTS.items() if part in key), "")
         yield f"{key}, {show(before.get(key))} -> {show(now.get(key))}{effect}"
     if len(keys) > _SHOWN:
-        yield f"and {len(keys) - _SHOWN} more keys"
+        yield f"and {counted(len(keys) - _SHOWN, 'more key')}"

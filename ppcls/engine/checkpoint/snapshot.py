@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ppcls.data.index.protocol import describe_index
 from ppcls.engine.core.state import TrainState
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import read_regular
 from ppcls.optimizer.state import MASTER, load_optimizer_state, optimizer_state
 from ppcls.runtime.host_memory import HostMemory
@@ -155,7 +155,8 @@ def _restore(state: TrainState, folder: Path) -> SavedState:
             ) from None
     if state.step >= max(1, len(state.loader)):
         raise UserError(
-            f"{folder / STATE}: damaged: loader.step: expected less than {len(state.loader)} batches, "
+            f"{folder / STATE}: damaged: loader.step: expected less than "
+            f"{counted(len(state.loader), 'batch')}, "
             f"got {state.step}"
         )
     weights = read_arrays(folder / WEIGHTS)
@@ -251,7 +252,8 @@ def _check_position(saved: SavedState, path: Path) -> None:
     ]
     if manifest.epoch > manifest.update:
         problems.append(
-            f"loader.epoch: {manifest.epoch} epochs need at least {manifest.epoch} updates, got "
+            f"loader.epoch: {counted(manifest.epoch, 'epoch needs', 'epochs need')} at least "
+            f"{counted(manifest.epoch, 'update')}, got "
             f"{manifest.update}"
         )
     samples = loader.get("size")

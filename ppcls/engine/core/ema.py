@@ -10,6 +10,8 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from ppcls.errors import counted
+
 INITIAL_SHARE = 0.05  # largest share of the initial weights in an average that represents the training
 
 
@@ -70,8 +72,8 @@ class Ema:
         if share > INITIAL_SHARE:
             decay = INITIAL_SHARE ** (1 / total)
             return [
-                f"warning: evaluations and the best model use the moving average, which after all {total:,} "
-                f"updates of this run is still {share:.0%} initial weights, because "
+                f"warning: evaluations and the best model use the moving average, which after all "
+                f"{counted(total, 'update')} of this run is still {share:.0%} initial weights, because "
                 f"EMA.decay is {self._decay:g}; set EMA.warmup=True, or EMA.decay={decay:.3g} or less, or "
                 "train longer"
             ]

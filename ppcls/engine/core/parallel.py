@@ -10,7 +10,7 @@ from paddle import nn
 from paddle.distributed.parallel import sync_params_buffers
 
 from ppcls.arch.kernels.paddle_layers import uses_running_statistics
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 if TYPE_CHECKING:
     from ppcls.engine.core.settings import ExecutionSettings
@@ -55,7 +55,8 @@ def synchronize_batch_norm(model: nn.Layer, runtime: Runtime) -> nn.Layer:
     if runtime.device == "cpu":
         raise UserError(
             f"Global.sync_bn: Paddle {paddle.__version__} synchronizes BatchNorm on GPUs only, but these "
-            f"{runtime.world_size} processes train on the CPU; set Global.sync_bn=False, or train on GPUs"
+            f"{counted(runtime.world_size, 'process trains', 'processes train')} on the CPU; set "
+            "Global.sync_bn=False, or train on GPUs"
         )
     frozen = [(name, layer) for name, layer in model.named_sublayers() if uses_running_statistics(layer)]
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)

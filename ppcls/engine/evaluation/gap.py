@@ -9,6 +9,7 @@ from paddle import nn
 
 from ppcls.arch.batch_statistics import largest_momentum
 from ppcls.engine.core.ema import INITIAL_SHARE
+from ppcls.errors import counted
 from ppcls.report.record import EvalRecord, StepRecord
 
 _GAP = 0.5  # difference of an accuracy that overfitting rarely causes
@@ -84,7 +85,7 @@ def _causes(momentum: float | None, updates: int, key: str) -> str:
     lags = momentum > _SHORT_MEMORY
     lower = f"{key}={_SHORT_MEMORY:g} or " if lags else ""
     memory = _LAG / (1.0 - momentum)
-    state = f"they follow the weights within about {memory:,.0f} updates"
+    state = f"they follow the weights within about {counted(round(memory), 'update')}"
     if updates < memory:
         state += f", and this run has had {updates:,}"
     return (

@@ -16,7 +16,7 @@ from ppcls.data.section import Split
 from ppcls.engine.head.cache import hash_contents
 from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
 from ppcls.engine.head.solve import HeadFit, HeadSamples, LinearModel, fit_head
-from ppcls.errors import SignalExit, UserError
+from ppcls.errors import SignalExit, UserError, counted
 from ppcls.report.record import StepPosition, StepRecord
 from ppcls.weights.store import LATEST
 
@@ -62,7 +62,7 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         nonlocal finished
         finished += images
         state.runtime.progress.mark_first_step()
-        state.runtime.progress.report(f"features of {finished} of {total} images")
+        state.runtime.progress.report(f"features of {finished} of {counted(total, 'image')}")
         done = math.ceil(min(finished, total) / rows)
         run.reporter.advance(StepPosition(1, 1, done, math.ceil(total / rows), images))
         requests.check()
@@ -83,7 +83,8 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         raise
     seconds = time.monotonic() - start
     run.log(
-        f"linear head: features [{features[0].shape[1]}] of {len(index):,} images in {1 + views} views, "
+        f"linear head: features [{features[0].shape[1]}] of {counted(len(index), 'image')} in "
+        f"{counted(1 + views, 'view')}, "
         f"{computed:,} computed and {total - computed:,} from the cache, in {seconds:.1f} s"
     )
     samples = join_views(features, index.labels, config.Arch.class_num)

@@ -35,7 +35,7 @@ from ppcls.engine.core.precision import Precision
 from ppcls.engine.head.cache import KEY_SIZE, FeatureCache
 from ppcls.engine.head.features import FeatureModel, describe_images, feature_folder
 from ppcls.engine.head.solve import HeadSamples, predict_out_of_fold
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 Floats = NDArray[np.float32]
 _BATCH = 32
@@ -100,7 +100,10 @@ class LabelCheck:
             return str(error)
         known = np.flatnonzero(np.isfinite(rows).all(axis=1))
         if len(known) < _LEAST:
-            return f"the features of only {len(known)} images were computed within the time"
+            return (
+                f"the features of only {counted(len(known), 'image was', 'images were')} computed "
+                "within the time"
+            )
         joined = np.concatenate([project(rows[known]), images.copies[known]], axis=1)
         vectors = np.full((len(rows), joined.shape[1]), np.nan, np.float32)
         vectors[known] = joined

@@ -19,7 +19,7 @@ from ppcls.data.bad_images.lists import BadImage, write_bad_images
 from ppcls.data.sampling.order import Cursor
 from ppcls.engine.core.gradients import UpdateOutcomes
 from ppcls.engine.core.state import TrainState
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import real_path
 
 BAD_STEPS = "bad_steps.txt"
@@ -129,7 +129,7 @@ class NonFiniteMonitor:
                 raise self._error(number, self._first, text, scale, fix)
             if self._count > self._limit:
                 text = (
-                    f"{self._count} consecutive updates had a non-finite loss or gradient, "
+                    f"{counted(self._count, 'consecutive update')} had a non-finite loss or gradient, "
                     f"more than Global.max_bad_steps ({self._limit})"
                 )
                 raise self._error(number, self._first, text, scale)
@@ -160,7 +160,7 @@ class NonFiniteMonitor:
         last = self._skipped[-1]
         count = len(self._skipped)
         self._skipped = []
-        updates = f"update {first}" if count == 1 else f"{count} updates from {first} to {last}"
+        updates = f"update {first}" if count == 1 else f"{counted(count, 'update')} from {first} to {last}"
         return f"skipped {updates} because of non-finite gradients; the loss scale is {self._scale:g}"
 
     def _error(

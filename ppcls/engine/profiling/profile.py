@@ -21,7 +21,7 @@ from ppcls.engine.core.observers import StepObserver
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step
 from ppcls.engine.profiling.phase_timer import PhaseTimer
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.files import atomic_path, print_error, write_text
 from ppcls.report.step_times import StepTable, as_json, as_text, summarize
 from ppcls.runtime.start import Runtime
@@ -222,7 +222,8 @@ def build_profile(window: ProfileWindow, state: TrainState, epochs: int, output_
     left = epochs * state.updates_per_epoch - done
     if window.stop > left:
         raise UserError(
-            f"--profile {window}: {left} updates are left to train ({epochs} epochs of "
+            f"--profile {window}: {counted(left, 'update is', 'updates are')} left to train "
+            f"({counted(epochs, 'epoch')} of "
             f"{state.updates_per_epoch}, {done} done); expected at most {max(0, left - 1)}:{left}"
         )
     order = state.loader.order

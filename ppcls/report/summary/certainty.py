@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.commands import command_line
+from ppcls.errors import counted
 
 _DRAWS = 10_000
 _LEVEL = 0.95
@@ -42,7 +43,8 @@ class Certainty:
         """Returns a sentence with all numbers."""
         return (
             f"accuracy {self.accuracy:.3f}, with 95 % confidence between {self.low:.3f} and {self.high:.3f} "
-            f"({self.images:,} images); a model that always predicts {self.majority} has {self.baseline:.3f}"
+            f"({counted(self.images, 'image')}); a model that always predicts {self.majority} has "
+            f"{self.baseline:.3f}"
         )
 
 
@@ -123,7 +125,9 @@ def advise(
     others[label] = 0
     name = names[label]
     other = names[int(others.argmax())]
-    reason = f"{wrong[label]} of its {counts[label]} images are wrong, mostly as {other}"
+    reason = (
+        f"{wrong[label]} of its {counted(counts[label], 'image is', 'images are')} wrong, mostly as {other}"
+    )
     if train_accuracy is not None and train_accuracy - certainty.accuracy < _GAP:
         return (
             f"Next: look for wrong labels of {name} and {other}{f' (`{audit}`)' if audit else ''}, then "
@@ -134,6 +138,7 @@ def advise(
 
 def _more_validation(certainty: Certainty) -> str:
     return (
-        f"Next: add validation pictures before you compare models, because {certainty.images:,} images leave "
+        "Next: add validation pictures before you compare models, because "
+        f"{counted(certainty.images, 'image leaves', 'images leave')} "
         f"the accuracy between {certainty.low:.3f} and {certainty.high:.3f}."
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppcls.config.base.yaml import parse_yaml
+from ppcls.errors import counted
 
 _SIZES = {  # keys of samplers, and what they count
     "global_batch_size": "over all processes",
@@ -24,7 +25,7 @@ def describe_device(hardware: Mapping[str, str]) -> str:
     if device != "CPU":  # a GPU, with its name
         return device or hardware.get("Processor", "unknown device")
     cores = hardware.get("Cores per process")
-    suffix = f" ({cores} cores)" if cores else ""
+    suffix = f" ({counted(cores, 'core')})" if cores else ""
     return f"CPU: {hardware.get('Processor', 'unknown')}{suffix}"
 
 

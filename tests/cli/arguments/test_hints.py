@@ -17,19 +17,27 @@ from ppcls.cli import dataset as dataset_cli
 from ppcls.cli.arguments import hints
 from ppcls.cli.arguments.hints import Hint, find_hint, python_arguments, to_python
 from ppcls.cli.arguments.options import read_options
+from ppcls.cli.benchmark.command import main as benchmark
 from ppcls.cli.command import Command
-from ppcls.cli.eval import evaluate
-from ppcls.cli.export import export
+from ppcls.cli.doctor import doctor
+from ppcls.cli.eval import calibrate, evaluate
+from ppcls.cli.export import export, verify
+from ppcls.cli.index import main as index
 from ppcls.cli.infer import infer
 from ppcls.cli.models import main as models
+from ppcls.cli.results.runs import runs
 from ppcls.cli.serve import serve
 from ppcls.cli.train import train, tune
 from ppcls.recipe.reference import render
 
-COMMANDS: dict[str, Command[Any]] = {each.name: each for each in (train, evaluate, infer, export, serve)}
-COMMANDS["list"] = models.commands["list"]
-COMMANDS["tune"] = tune
-COMMANDS |= {name: dataset_cli.main.commands[name] for name in ("split", "resize", "stats", "check", "audit")}
+COMMANDS: dict[str, Command[Any]] = {
+    each.name: each for each in (train, tune, evaluate, calibrate, infer, export, serve, verify, runs, doctor)
+}
+COMMANDS |= models.commands | index.commands
+COMMANDS |= {
+    name: dataset_cli.main.commands[name]
+    for name in ("split", "resize", "stats", "check", "audit", "convert")
+}
 REQUIRED = {  # arguments without which a command reports what is missing
     "split": "pictures --out lists",
     "resize": "pictures --max-size 8 --out small",
@@ -38,6 +46,16 @@ REQUIRED = {  # arguments without which a command reports what is missing
     "audit": "pictures",
     "tune": "-c quickstart",
     "list": "",
+    "measure": "",
+    "fetch": "ResNet50",
+    "runs": "runs",
+    "doctor": "",
+    "verify": "bundle",
+    "build": "pets.index pictures --model runs/pets",
+    "add": "pets.index pictures",
+    "search": "pets.index photo.jpg",
+    "remove": "pets.index photo.jpg",
+    "convert": "webdataset pictures --out shards",
 }
 GUESSES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("guessed_options.yaml").read_text())
 TABLE: dict[str, dict[str, str]] = yaml.safe_load(hints._FILE.read_text())
@@ -90,6 +108,39 @@ def test_options_that_hints_name_are_accepted(pictures: Path, capsys: pytest.Cap
         check_runs(words, pictures, capsys)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_options_of_other_tools(command: str) -> None:
+    assert command in TABLE
+
+
+@pytest.mark.parametrize(
+    ("command", "guess", "hint"),
+    [
+        ("calibrate --model runs/pets", "--data held_out", "-o DataLoader.Eval.dataset.image_root=held_out"),
+        ("calibrate --model runs/pets", "--ood others", "--unknown --foreign others"),
+        ("calibrate", "--weights runs/pets", "--model runs/pets"),
+        ("runs runs", "--output a.html", "--html a.html"),
+        ("runs runs", "--sort date", "its page sorts them"),
+        ("doctor", "--gpu 0", "all devices and packages are checked"),
+        ("doctor", "--fix", "nothing is installed"),
+        (
+            "train pictures",
+            "--data-dir pictures",
+            "leave it out, because the folder pictures is there already",
+        ),
+        ("train", "--data-dir pictures", "use --data pictures"),
+    ],
+)
+def test_guessed_option_has_a_hint(
+    command: str, guess: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *words = command.split()
+    with pytest.raises(SystemExit):
+        COMMANDS[name].parse([*words, *guess.split()])
+    message = capsys.readouterr().err
+    assert hint in message
+
+
 def translated_values(command: str) -> list[tuple[str, str]]:
     """Returns the options whose values a table translates, with each of these values."""
     found = [
@@ -133,7 +184,7 @@ def test_texts_of_hints_name_existing_options_commands_and_keys() -> None:
 
 def check_command(text: str) -> None:
     name, *words = shlex.split(text)
-    groups = {"dataset": dataset_cli.main, "models": models}
+    groups = {"benchmark": benchmark, "dataset": dataset_cli.main, "index": index, "models": models}
     if name in groups:
         assert not words or words[0] in groups[name].commands
     elif name == "launch":
@@ -196,7 +247,10 @@ def test_names_are_unique() -> None:
         (["PICTURES", "epochs", "3"], "; options start with two dashes: --epochs\n"),
         (["PICTURES", "--tag", "x"], "; names of runs are those of their folders"),
         (["PICTURES", "--xyzzy", "x"], "unrecognized arguments: --xyzzy x\n"),
-        (["PICTURES", "--data-dir", "PICTURES"], "--data-dir; use --data "),
+        (
+            ["PICTURES", "--data-dir", "PICTURES"],
+            "leave it out, because the folder ",
+        ),
         (["PICTURES", "PICTURES"], "; one folder is expected, with train and val as its subfolders\n"),
         (["PICTURES", "freeze=10"], "; use --freeze: it trains only the last layer"),
         (["PICTURES", "--wandb"], "; use -o 'Global.loggers=[wandb]': needs the package wandb\n"),

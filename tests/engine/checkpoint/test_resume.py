@@ -338,7 +338,7 @@ def test_resume_of_more_epochs_than_the_config_has_is_rejected(
     state["loader"]["epoch"] = state["update"]
     reseal(folder, state, epoch=state["update"])
     again = make_config(Global__epochs=1, Global__checkpoints=str(folder))
-    with pytest.raises(UserError, match=r"state.json: damaged: loader.epoch: expected at most 1 epochs"):
+    with pytest.raises(UserError, match=r"state.json: damaged: loader.epoch: expected at most 1 epoch"):
         train(again, cpu, output(again))
     fewer = make_config(Global__epochs=2, Global__checkpoints=str(folder))
     assert train(fewer, cpu, output(fewer)).epoch == state["update"]

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ppcls.errors import counted
+
 MAX_DIGITS = 18  # maximum number of digits of a label; Python does not parse thousands of digits
 MAX_CAMERA = 10**9 - 1
 MAX_PATH = 4095  # maximum length in bytes of a path that Linux opens
@@ -110,7 +112,10 @@ class LineFormat:
         """Returns in what the form of a line differs from that of the first one, whose number is given."""
         if isinstance(entry.label, list) and isinstance(first.label, list):
             if len(entry.label) != len(first.label):
-                return f"found labels of {len(entry.label)} classes, but line {number} has {len(first.label)}"
+                return (
+                    f"found labels of {counted(len(entry.label), 'class')}, but line {number} has "
+                    f"{len(first.label)}"
+                )
         elif (entry.camera is None) != (first.camera is None):
             return f"expected a camera in all lines or in none, but line {number} differs from this line"
         return None
@@ -163,5 +168,5 @@ def _multi_label_problem(label: str, class_num: int | None) -> str | None:
     if "" in flags:
         return "expected a 0 or 1 for each class, separated by commas, got an empty value"
     if class_num is not None and len(flags) != class_num:
-        return f"expected labels of {class_num} classes (Arch.class_num), got {len(flags)}"
+        return f"expected labels of {counted(class_num, 'class')} (Arch.class_num), got {len(flags)}"
     return None

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.index.arrays.list_line import MAX_CAMERA, MAX_DIGITS, LineFormat, ListEntry
-from ppcls.errors import MAX_LINE_ERRORS, UserError, raise_line_errors
+from ppcls.errors import MAX_LINE_ERRORS, UserError, counted, raise_line_errors
 
 _PIECE = 1 << 22  # bytes of a list that are parsed together
 _MAX_LINE = 1 << 26  # maximum length of a line in bytes
@@ -192,7 +192,8 @@ class _ListParser:
         if self._count * width > limit:
             raise UserError(
                 f"{self.listing}, line {line}: a path of {width} bytes is too long for a list of "
-                f"{self._count} images: expected at most {limit // self._count} bytes; shorten the path"
+                f"{counted(self._count, 'image')}: expected at most {limit // self._count} bytes; shorten "
+                "the path"
             )
         several = isinstance(self._first.label, list)
         classes = (len(self._first.label),) if isinstance(self._first.label, list) else ()

@@ -18,7 +18,7 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.paddle import DALIGenericIterator
 
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 from ppcls.runtime.host_memory import share_array
 
 _MAX_KEPT = 4  # maximum number of batches by which the host may be ahead of the GPU
@@ -63,7 +63,8 @@ class PipelineIterator:
         outputs = len(pipeline.output_dtype())
         if len(names) != outputs:
             raise UserError(
-                f"output_map: expected {outputs} names, one per output of the pipeline, got {names}"
+                f"output_map: expected {counted(outputs, 'name')}, one per output of the pipeline, got "
+                f"{names}"
             )
         if reader_name is not None and reader_name not in (known := list(pipeline.reader_meta())):
             readers = ", ".join(known) or "no reader with a name"
@@ -225,7 +226,8 @@ def _read_epoch(reader: dict[str, Any], name: str) -> _Epoch:
     padded = bool(reader["pad_last_batch"])
     if samples % shards and not (padded and reader["stick_to_shard"]):
         raise UserError(
-            f"reader '{name}': its {shards} shards of {samples} samples differ in size; set "
+            f"reader '{name}': its {counted(shards, 'shard')} of "
+            f"{counted(samples, 'sample differs', 'samples differ')} in size; set "
             "pad_last_batch=True and stick_to_shard=True"
         )
     number = reader["shard_id"]

@@ -46,6 +46,7 @@ from ppcls.data.transforms.specs.chain import decide_chain
 from ppcls.data.transforms.specs.decisions import count_decisions
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
+from ppcls.errors import counted
 from ppcls.files import RETRY_DELAYS
 
 _READ_OPERATOR = "fn.io.file.read"
@@ -264,7 +265,8 @@ class DaliLoader(OrderedLoader):
                     continue
                 if not bad and is_memory_error(error):
                     raise MemoryError(
-                        f"DALI has not enough memory to prepare {self.order.batch_size} images at once"
+                        f"DALI has not enough memory to prepare {counted(self.order.batch_size, 'image')} "
+                        "at once"
                     ) from error
                 if not bad:
                     raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from ppcls.deploy.models.programs.onnx_file import check_onnx
 from ppcls.deploy.models.programs.signature import Signature
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 # Operators of these domains are part of ONNX Runtime. Others need a library of the author.
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -78,7 +78,8 @@ def _check_operators(file: Path, model: Any) -> None:
     )
     if unknown:
         raise UserError(
-            f"{file}: {len(unknown)} operators are not part of ONNX Runtime and would need a library of the "
+            f"{file}: {counted(len(unknown), 'operator is', 'operators are')} not part of ONNX Runtime and "
+            "would need a library of the "
             f"author: {', '.join(unknown[:_SHOWN])}; export the model with standard operators"
         )
 

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from ppcls.data.records.messages import ProtobufError
 from ppcls.deploy.models.programs.legacy import DTYPES, TensorDesc
 from ppcls.deploy.models.programs.parts import MAX_RANK, ProgramError, StoredTensor
+from ppcls.errors import counted
 
 _HEADER = struct.Struct("<IQIi")
 _MAX_DESCRIPTION = 11 * (MAX_RANK + 1)  # bytes of a message
@@ -48,7 +49,9 @@ def check_parameters(file: BinaryIO, parameters: Sequence[StoredTensor]) -> None
             )
         file.seek(end)
     if file.tell() != size:
-        raise ProgramError(f"expected {len(parameters)} parameters, found {size - file.tell():,} more bytes")
+        raise ProgramError(
+            f"expected {counted(len(parameters), 'parameter')}, found {size - file.tell():,} more bytes"
+        )
 
 
 def _read_description(file: BinaryIO, where: str) -> tuple[str, tuple[int, ...]]:

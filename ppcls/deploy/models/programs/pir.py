@@ -24,6 +24,7 @@ from ppcls.deploy.models.programs.parts import (
     check_values,
     find_operator,
 )
+from ppcls.errors import counted
 
 PARAMETER = "p"
 _PARAMETER_KEYS = ("#", "A", "DA", "O", "OA", "QA")
@@ -149,7 +150,9 @@ def _check(operator: dict[str, Any], name: str, values: set[int]) -> None:
     operands = _items(operator["I"], where)
     results = _items(operator["O"], where)
     if not {f"{len(operands)} -> {len(results)}", "any"}.intersection(known.forms):
-        raise ProgramError(f"{where}: damaged: {len(operands)} operands and {len(results)} results")
+        raise ProgramError(
+            f"{where}: damaged: {len(operands)} operands and {counted(len(results), 'result')}"
+        )
     for operand in operands:
         _need_keys(operand, ("%",), where)
         number = operand["%"]
