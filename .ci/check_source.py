@@ -84,7 +84,7 @@ _COUNTED = (
 COUNT = re.compile(rf"^ (?:[a-z-]+ )?(?:{_COUNTED})\b(?!/)")
 # Texts without a number, such as NCHW images, and numbers that are not 1, such as constants.
 NOT_COUNTED = re.compile(
-    r"(?:\w+\.)?_?[A-Z][A-Z_]+|.*(?:data_format|layout|root|file|kind|part|name|output_dir|world)"
+    r"(?:\w+\.)?_?[A-Z][A-Z_]+|.*(?:data_format|layout|root|file|batches|kind|part|name|output_dir|world)"
 )
 # These texts are compared with those of earlier checkpoints.
 STORED_COUNTS = {

@@ -24,13 +24,17 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from documents import WRITTEN, Example, examples, read
+from documents import WRITTEN, Example, comment_examples, examples, help_examples, read
 from few_digits import write_few_digits
 from paths import ROOT
 from running import free_port
 from weights_server import weights_server
 
-EXAMPLES = [example for document in WRITTEN for example in examples(document)]
+EXAMPLES = [
+    *(example for document in WRITTEN for example in examples(document)),
+    *help_examples(),
+    *comment_examples(),
+]
 PLACEHOLDERS = {
     "CONFIG": "mine.yaml",
     "FILE": "mine.yaml",
@@ -39,6 +43,8 @@ PLACEHOLDERS = {
     "PATH": "photo.jpg",
     "PATTERN": "'MobileNetV3*'",
     "PREFIX": "output/mine/best_model",
+    "PHOTO": "photo.jpg",
+    "BUNDLE": "runs/pets/bundle",
 }
 # What changes in a command to save time, or to use a free port: patterns and replacements. Besides, the
 # configs in the folder train for one epoch, and the fine-tuning study runs only its first setting.
@@ -65,6 +71,18 @@ SHORTER = {
     ),
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
     r" --clients 1 8 64": " --clients 1 2",
+    # Examples of `--help` and comments, which use results of other commands.
+    r" output/(?:best_model|inference)\b": " runs/embeddings",
+    r" output/quickstart/best_model\b": " runs/pets/best_model",
+    r"catalogue\.index 'photos": "photos.index 'photos",
+    r" --undo audit/undo-\S+": " --undo audit/undo-*.csv",
+    r" --out (lists|shards)/": r" --out \1_NUMBER/",
+    r"^(ppcls|python tools/)verify": "ppcls export --model runs/pets --trust --format bundle && \\g<0>",
+    r" bundle\.zip": " runs/pets/bundle.zip",
+    r"^ppcls dataset cells$": r"\g<0> 20",
+    r"^.*-c configs/cells.yaml --improvement": r"ppcls dataset cells 20; \g<0>",
+    r" photos 32 --classes 32": " photos 64 --classes 32",
+    r" \[--dali\] \[--steps 150\]": " --steps 2",
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
 }
 # The same in a clone, where commands install what they need, and `make test` only collects the tests.
@@ -73,7 +91,11 @@ SHORTER_IN_CLONE = {
     r"^make fuzz MINUTES=10": "make fuzz MINUTES=0.01 TARGETS=manifest",
 }
 KEY = "0123456789abcdef" * 4  # of the HTTP API
-MODELS = r"runs/(pets|cats|embeddings)|ResNet50_photos|exported/"  # what the fixture `models` adds
+# What the fixture `models` adds.
+MODELS = (
+    r"runs/(pets|cats|embeddings)|ppcls runs|runs\.py|output/(best|inf|quick)|BUNDLE|onnx/|ResNet50_photos"
+    r"|exported/"
+)
 SERVER = r"ppcls serve|tensorboard|make visualdl"
 QUICK = (
     r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
@@ -165,10 +187,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / "more" / "folders" / "0.png", folder / "two.png")
     write_pictures(folder / "catalogue" / "old", 2)
     shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "17.jpg")
+    shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "18.jpg")
+    for name in ("scans", "held_out"):
+        shutil.copytree(folder / "pictures", folder / name)
+    write_pictures(folder / "other_photos", 3)
+    paths = sorted((folder / "pictures").rglob("*.jpg"))
+    lines = [f"{path.relative_to(folder / 'pictures')} {int(path.parent.name == 'dogs')}" for path in paths]
+    (folder / "list.txt").write_text("\n".join(lines) + "\n")
     (folder / "keys.txt").write_text(KEY + "\n")
     write_few_digits(folder / "dataset" / "digits", train=64, evaluation=16)
     options = "--model ShuffleNetV2_x0_25 --image-size 32 --batch-size 4 --epochs 1 --output output/mine"
     run(f"ppcls train mine {options} --print-config > mine.yaml", folder)
+    run("ppcls dataset convert webdataset pictures --out shards", folder)
+    run("ppcls dataset convert tfrecord pictures --out records && cp records/*.tfrecord part-000", folder)
     return folder
 
 
@@ -190,6 +221,7 @@ def models(files: Path) -> Path:
     for name in ("cats", "dogs", "birds"):
         (files / "runs" / name).symlink_to("pets")
     run("ppcls export --model runs/pets --trust --output exported", files)
+    run("ppcls export --model runs/pets --trust --format onnx --output onnx", files)
     run("ppcls dataset photos 32", files)
     run(
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",

@@ -110,7 +110,7 @@ class CalibrateOptions:
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls calibrate --model runs/pets --trust",
-        "ppcls calibrate --model runs/pets -o DataLoader.Eval.dataset.cls_label_path=held_out.txt",
+        "ppcls calibrate --model runs/pets --trust -o DataLoader.Eval.dataset.image_root=held_out/",
         "ppcls calibrate --model runs/pets --trust --unknown --foreign other_photos/",
     )
 

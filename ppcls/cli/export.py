@@ -227,7 +227,7 @@ def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) 
         yield (
             f"checked: the relative difference between the {outputs} of the exported and the "
             f"{original} model is at most {exported.difference:.1e}, for batches of "
-            f"{counted(batches, 'random image')}"
+            f"{batches} random images"
         )
     yield from _describe_precision(exported)
 
@@ -291,11 +291,10 @@ def _describe_precision(exported: ExportResult) -> Iterator[str]:
             yield f"not compared on evaluation images: there are none ({exported.no_evaluation})"
         return
     comparison = record.comparison
-    images = f"{record.comparison.images:,}"
-    where = f"{counted(images, 'image')} of {one_line(Path(comparison.source))}"
+    where = f"{counted(comparison.images, 'image')} of {one_line(Path(comparison.source))}"
     if exported.no_evaluation is not None:
         where = (
-            f"{counted(images, 'random image')}, because there are no evaluation images "
+            f"{counted(comparison.images, 'random image')}, because there are no evaluation images "
             f"({exported.no_evaluation})"
         )
     accuracy = ""

@@ -229,7 +229,7 @@ class CommandParser(argparse.ArgumentParser):
     def _without_typed(self, hint: Hint) -> Hint:
         """Returns a hint without the options that are on the command line already, such as ``--lr 0.1``.
 
-        The folder of the images can be there twice: ``pictures --data-dir pictures``.
+        The folder of the images can be there twice, as an argument and as the value of an unknown option.
         """
         if hint.words[:1] == ("--data",) and self._words.count(hint.words[-1]) > 1:
             return Hint(text=f"leave it out, because the folder {hint.words[-1]} is there already")

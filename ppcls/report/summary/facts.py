@@ -25,7 +25,7 @@ def describe_device(hardware: Mapping[str, str]) -> str:
     if device != "CPU":  # a GPU, with its name
         return device or hardware.get("Processor", "unknown device")
     cores = hardware.get("Cores per process")
-    suffix = f" ({counted(cores, 'core')})" if cores else ""
+    suffix = f" ({counted(int(cores), 'core')})" if cores else ""
     return f"CPU: {hardware.get('Processor', 'unknown')}{suffix}"
 
 
