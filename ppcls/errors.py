@@ -18,7 +18,7 @@ def counted(number: int, one: str, several: str | None = None) -> str:
     if number == 1:
         return f"1 {one}"
     if several is None:
-        if one.endswith(("s", "x", "ch", "sh")):
+        if one.endswith(("s", "x", "tch", "sh")):
             several = f"{one}es"
         else:
             several = f"{one[:-1]}ies" if re.search("[^aeiou]y$", one) else f"{one}s"

@@ -12,6 +12,7 @@ from ppcls.errors import counted
     [
         (["image"], "1 image", "2,000 images"),
         (["batch"], "1 batch", "2,000 batches"),
+        (["epoch"], "1 epoch", "2,000 epochs"),
         (["damaged class"], "1 damaged class", "2,000 damaged classes"),
         (["identity"], "1 identity", "2,000 identities"),
         (["way"], "1 way", "2,000 ways"),
