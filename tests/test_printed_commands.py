@@ -86,9 +86,9 @@ def test_printed_command_runs(built: BuiltCommand, prepared: Path, tmp_path: Pat
     shutil.copytree(prepared, folder, symlinks=True)
     done = run(scenario.command, folder)
     output = html.unescape(done.stdout + done.stderr)
-    printed = re.search(built.pattern, " ".join(output.split()))
+    printed = [match[0] for match in re.finditer(built.pattern, " ".join(output.split()))]
     assert printed, f"{scenario.command}\n{built.pattern}\n{output}"
-    text = printed[0]
+    text = printed[-1]  # an error quotes what was typed before
     for word, value in scenario.values.items():
         text = re.sub(rf"\b{word}\b", value, text)
     if scenario.needs:
@@ -97,7 +97,7 @@ def test_printed_command_runs(built: BuiltCommand, prepared: Path, tmp_path: Pat
         with running(folder, *shlex.split(text)[2:]) as server, server.client() as client:
             assert client.get("/live").status_code == 200
     else:
-        command = scenario.run.replace("{}", text)
+        command = scenario.run.replace("PRINTED", text)
         again = run(command, folder)
         assert again.returncode == scenario.code, f"{command}\n{again.stdout}\n{again.stderr}"
 

@@ -279,7 +279,7 @@ def test_resize_reports_files_and_sizes(
     arguments = ("resize", photographs, "--max-size", 60, "--quality", 80, "--out", out)
     assert run(*arguments) == 0
     files, sizes = capsys.readouterr().out.splitlines()
-    assert files == f"{out}: 4 images shrunk, 0 copied unchanged, 0 existed already; 1 other files copied"
+    assert files == f"{out}: 4 images shrunk, 0 copied unchanged, 0 existed already; 1 other file copied"
     before, after = (
         sum(path.stat().st_size for path in folder.rglob("*.jpg")) for folder in (photographs, out)
     )

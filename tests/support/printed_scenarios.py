@@ -43,14 +43,14 @@ class Scenario:
     Attributes:
         command: Command line after which the command is printed, in a folder with the images ``my pets``, the
             finished run ``my run`` and its config ``mine.yaml``.
-        run: Complete command, in which ``{}`` is the printed text.
+        run: Complete command, in which ``PRINTED`` is the printed text.
         values: What a reader writes instead of words in capital letters.
         code: Exit code of the printed command.
         needs: What is missing here, so that the command is only parsed, such as ``two GPUs``.
     """
 
     command: str
-    run: str = "{}"
+    run: str = "PRINTED"
     values: dict[str, str] = field(default_factory=dict)
     code: int = 0
     needs: str = ""
@@ -58,20 +58,22 @@ class Scenario:
 
 SCENARIOS = {
     "ppcls/arch/distillation_model.py: set_keys(weights)": Scenario(
-        DISTILL, DISTILL + "{}", {"FILE": "'my run/best_model'"}
+        DISTILL, DISTILL + "PRINTED", {"FILE": "'my run/best_model'"}
     ),
     "ppcls/bench/loader/advice.py: set_keys(config_values(best))": Scenario(
-        ADVISE, "ppcls train -c mine.yaml --output tuned {}"
+        ADVISE, "ppcls train -c mine.yaml --output tuned PRINTED"
     ),
     "ppcls/bench/loader/write_config.py: set_keys(values)": Scenario(
-        WRITE, "ppcls train -c aliased.yaml --output written {}"
+        WRITE, "ppcls train -c aliased.yaml --output written PRINTED"
     ),
     "ppcls/classifier.py: command_line('verify', folder, '--extract', 'FOLDER')": Scenario(
         f"{BUNDLE} && python -c \"from ppcls import Classifier; Classifier.from_bundle('bundle.zip')\"",
         values={"FOLDER": "extracted"},
     ),
     "ppcls/cli/arguments/parser.py: set_keys({written.lstrip('-'): 'VALUE'})": Scenario(
-        "ppcls train 'my pets' --Global.epochs 3", "ppcls train 'my pets' --print-config {}", {"VALUE": "3"}
+        "ppcls train 'my pets' --Global.epochs 3",
+        "ppcls train 'my pets' --print-config PRINTED",
+        {"VALUE": "3"},
     ),
     "ppcls/cli/dataset_audit.py: "
     "command_line('dataset', 'audit', options.source, '--fix', options.out / FIXES)": Scenario(
@@ -86,17 +88,17 @@ SCENARIOS = {
         code=2,
     ),
     "ppcls/cli/eval.py: set_keys({_PART: 'null'})": Scenario(
-        f"cp -a 'my pets' others; {EVALUATE} -o DataLoader.Eval.dataset.part=val", f"{EVALUATE} {{}}"
+        f"cp -a 'my pets' others; {EVALUATE} -o DataLoader.Eval.dataset.part=val", f"{EVALUATE} PRINTED"
     ),
     "ppcls/cli/main.py: command_line(command, name)": Scenario(
-        "ppcls --print-config train 'my pets'", "{} 'my pets'"
+        "ppcls --print-config train 'my pets'", "PRINTED 'my pets'"
     ),
     "ppcls/cli/shared_options.py: command_line('launch', f'--gpus={gpus[1]}', 'train', 'FOLDER')": Scenario(
         "ppcls train 'my pets' --device 0,1", values={"FOLDER": "'my pets'"}, needs="two GPUs"
     ),
     "ppcls/data/bad_images/lists.py: "
     "set_keys({f'DataLoader.{key}.dataset.on_error': 'skip' for key in strict})": Scenario(
-        f"{BROKEN} --output failed", f"ppcls train broken {MODEL} --output skipped {{}}"
+        f"{BROKEN} --output failed", f"ppcls train broken {MODEL} --output skipped PRINTED"
     ),
     "ppcls/data/bad_images/lists.py: "
     "command_line('dataset', 'check', *(roots[:1] or ('-c', 'CONFIG')))": Scenario(
@@ -105,7 +107,7 @@ SCENARIOS = {
     "ppcls/data/index/folders.py: set_keys(_BALANCED)": Scenario(
         "cp -a 'my pets' uneven && for i in $(seq 100); do cp uneven/cats/0.jpg uneven/cats/c$i.jpg; done; "
         f"ppcls train uneven {MODEL} --output first",
-        f"ppcls train uneven {MODEL} --output second {{}}",
+        f"ppcls train uneven {MODEL} --output second PRINTED",
     ),
     "ppcls/data/records/shard.py: command_line('dataset', 'index', path)": Scenario(
         f"{TARS} rm 'my tars'/*.idx && ppcls dataset stats -c tars.yaml --out s"
@@ -115,7 +117,7 @@ SCENARIOS = {
         "ppcls dataset stats -c tars.yaml --out s"
     ),
     "ppcls/deploy/bundle/card.py: command_line('infer', '--model', '.', bundle.golden[0].image)": Scenario(
-        f"{BUNDLE} && cat bundle/README.md", "cd bundle && {}"
+        f"{BUNDLE} && cat bundle/README.md", "cd bundle && PRINTED"
     ),
     "ppcls/engine/head/expectation.py: "
     "command_line('train', '-c', self.output / 'config.yaml', *options, '--output', output)": Scenario(
@@ -132,17 +134,17 @@ SCENARIOS = {
         f"{TRAIN} --output again"
     ),
     "ppcls/recipe/folder_hints.py: command_line('train', '-c', root)": Scenario(
-        "ppcls train quickstart", "{} --print-config"
+        "ppcls train quickstart", "PRINTED --print-config"
     ),
     "ppcls/recipe/folder_hints.py: command_line('train', 'FOLDER', '--model', models[-1])": Scenario(
         "ppcls train resnet18",
-        "{} --image-size 32 --epochs 1 --output eighteen -o Arch.pretrained=False",
+        "PRINTED --image-size 32 --epochs 1 --output eighteen -o Arch.pretrained=False",
         {"FOLDER": "'my pets'"},
     ),
     "ppcls/recipe/folder_hints.py: command_line('dataset', 'digits')": Scenario("ppcls train nowhere"),
     "ppcls/recipe/resume_config.py: "
     "command_line('train', requested, '--resume', '--output', 'RUN')": Scenario(
-        "ppcls train --resume 'my pets'", f"{{}} {MODEL}", {"RUN": "'new run'"}
+        "ppcls train --resume 'my pets'", f"PRINTED {MODEL}", {"RUN": "'new run'"}
     ),
     "ppcls/recipe/resume_config.py: command_line('train', '--resume', 'RUN')": Scenario(
         "ppcls train --resume", values={"RUN": "'my run'"}
@@ -157,16 +159,16 @@ SCENARIOS = {
         "ppcls train 'my run'"
     ),
     "ppcls/report/summary/certainty.py: command_line('dataset', 'audit', pictures)": Scenario(
-        "cat 'my run/report.html'", "{} --model 'my run' --image-size 32 --out a"
+        "cat 'my run/report.html'", "PRINTED --model 'my run' --image-size 32 --out a"
     ),
     "ppcls/search/batch_size.py: set_keys({name: largest, 'Global.update_freq': freq})": Scenario(
         "ppcls train -c mine.yaml --output small --find-batch-size",
-        "ppcls train -c mine.yaml --output found {}",
+        "ppcls train -c mine.yaml --output found PRINTED",
     ),
     "ppcls/search/tune.py: set_keys(best.user_attrs['values'])": Scenario(
         "ppcls tune -c mine.yaml --search Optimizer.lr.learning_rate=log:0.001..0.01 --trials 1 "
         "-o Global.output_dir=trials",
-        "ppcls train -c mine.yaml --output best {}",
+        "ppcls train -c mine.yaml --output best PRINTED",
     ),
 }
 

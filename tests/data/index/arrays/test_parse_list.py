@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ppcls.data.index.arrays import parse_list as parser
 from ppcls.data.index.arrays.list_line import LineFormat, ListEntry
 from ppcls.data.index.arrays.parse_list import ListArrays, parse_list
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
 
 LISTING = Path("list.txt")
 FORMS = {
@@ -74,7 +74,7 @@ def parse_lines(data: bytes, form: LineFormat) -> ListArrays:
             problems[number] = difference
     if problems:
         lines = [f"{LISTING}, line {number}: {problem}" for number, problem in sorted(problems.items())]
-        more = [f"… and {len(lines) - 10} more lines"] if len(lines) > 10 else []
+        more = [f"… and {counted(len(lines) - 10, 'more line')}"] if len(lines) > 10 else []
         raise UserError("\n".join(lines[:10] + more))
     if not entries:
         raise UserError(f"{LISTING}: the list is empty; expected lines of '{form}'")
