@@ -415,7 +415,8 @@ def _advice_on_bad_images(options: StatsOptions) -> Iterator[None]:
     except BadImageError as error:
         match = re.search(r": expected \d+ channels?, found (\d+) channel", str(error))
         if not options.source or match is None:
-            place = [options.source] if options.source is not None else ["-c", options.config]
+            settings = ["-o", *options.override] if options.override else []
+            place = [options.source] if options.source is not None else ["-c", options.config, *settings]
             advice = f"fix or remove it; `{command_line('dataset', 'check', *place)}` lists all bad images"
         else:
             images = f"images with {match[1]} channels" if match[1] != "1" else "grey images"

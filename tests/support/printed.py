@@ -21,7 +21,7 @@ SOURCES = sorted((ROOT / "ppcls").rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 _DECLARATIONS = ("option", "argument", "required")  # whose texts `--help` prints
 BUILDERS = ("command_line", "set_keys")
-_WORD = r"(?:'[^']*'|[^\s'`;,])+"  # a word as `shlex.join` writes it
+_WORD = r"(?:'[^']*'|[^\s'`;,()]|,(?=[^\s'`]))+"  # a word as `shlex.join` writes it
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ DISTILL = (
     "ppcls train -c mine.yaml --print-config -o 'Arch={name: DistillationModel, class_num: 2, "
     "freeze_params_list: [True, False], models: [{Teacher: {name: ShuffleNetV2_x0_25}}, "
     "{Student: {name: ShuffleNetV2_x0_25}}]}' "
-    "'Loss.Train=[{DistillationGTCELoss: {model_names: [Student]}}]' "
-    "Global.eval_during_train=False 'Metric={}' 'Infer=null' "
+    "'Loss={Train: [{DistillationGTCELoss: {model_names: [Student]}}], Eval: [{CELoss: {}}]}' "
+    "'Metric={Eval: [{DistillationTopkAcc: {model_key: Student, topk: [1]}}]}' "
 )
 ADVISE = """python -c "
 from ppcls.bench.loader.advice import advise
@@ -110,11 +110,8 @@ SCENARIOS = {
         f"ppcls train uneven {MODEL} --output second PRINTED",
     ),
     "ppcls/data/records/shard.py: command_line('dataset', 'index', path)": Scenario(
-        f"{TARS} rm 'my tars'/*.idx && ppcls dataset stats -c tars.yaml --out s"
-    ),
-    "ppcls/data/records/webdataset.py: command_line('dataset', 'index', index.shard)": Scenario(
-        f"{TARS} for file in 'my tars'/*.idx; do echo v9 > \"$file\"; done; "
-        "ppcls dataset stats -c tars.yaml --out s"
+        f"{TARS} echo v9 > \"$(ls 'my tars'/*.idx)\"; ppcls dataset stats -c tars.yaml --out s",
+        "rm 'my tars'/*.idx && PRINTED",  # the message says to delete it first
     ),
     "ppcls/deploy/bundle/card.py: command_line('infer', '--model', '.', bundle.golden[0].image)": Scenario(
         f"{BUNDLE} && cat bundle/README.md", "cd bundle && PRINTED"

@@ -228,7 +228,9 @@ class IndexFile:
 
     def mismatch(self, reason: str) -> UserError:
         """Returns the error for an index that does not match the shard."""
-        return UserError(f"{self.path}: not the index of {self.shard}: {reason}; {_how_to_build(self.shard)}")
+        return UserError(
+            f"{self.path}: not the index of {self.shard}: {reason}; {how_to_rebuild(self.shard)}"
+        )
 
     def parse_pairs(self, expected: str) -> Int64Array:
         """Parses an index with two whole numbers per line.
@@ -271,8 +273,13 @@ def _read_index_text(index_path: Path, path: Path) -> str:
         raise UserError(f"{index_path}: can't read this index file: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(
-            f"{index_path}: expected an index file of UTF-8 text, found other data; {_how_to_build(path)}"
+            f"{index_path}: expected an index file of UTF-8 text, found other data; {how_to_rebuild(path)}"
         ) from None
+
+
+def how_to_rebuild(path: Path) -> str:
+    """Returns what to do about the wrong index of a container: the command does not overwrite it."""
+    return f"delete it, and {_how_to_build(path)}"
 
 
 def _how_to_build(path: Path) -> str:

@@ -16,8 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ppcls.commands import command_line
-from ppcls.data.records.shard import NUMBER, FileFormat, ImageRecord, IndexFile, Int64Array, ShardFile
+from ppcls.data.records.shard import (
+    NUMBER,
+    FileFormat,
+    ImageRecord,
+    IndexFile,
+    Int64Array,
+    ShardFile,
+    how_to_rebuild,
+)
 from ppcls.data.records.tar import list_members
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import IMAGE_EXTENSIONS
@@ -150,7 +157,7 @@ def _parse_index(index: IndexFile) -> list[list[_Member]]:
     if head.split() != [_VERSION, str(len(lines))] or not lines:
         raise UserError(
             f"{index.path}, line 1: expected version and number of samples '{_VERSION} {len(lines)}', found "
-            f"{head[:60]!r}; build it with: {command_line('dataset', 'index', index.shard)}"
+            f"{head[:60]!r}; {how_to_rebuild(index.shard)}"
         )
     return [_parse_sample(line, f"{index.path}, line {number}") for number, line in enumerate(lines, start=2)]
 
