@@ -84,7 +84,8 @@ SCENARIOS = {
         f"cp -a 'my pets' 'your pets' && {AUDIT} && ppcls dataset audit 'your pets' --fix a/fixes.csv --out a"
     ),
     "ppcls/cli/dataset_files.py: command_line('dataset', 'check', *place)": Scenario(
-        "cp -a 'my pets' broken && echo no > broken/cats/bad.jpg && ppcls dataset stats broken --out s",
+        "cp -a 'my pets' broken && for i in broken/*/*; do echo no > $i; done; "
+        "ppcls dataset stats broken --out s",
         code=2,
     ),
     "ppcls/cli/eval.py: set_keys({_PART: 'null'})": Scenario(
@@ -181,7 +182,8 @@ MORE = [
     "ppcls train -c mine.yaml --amp --output whole -o AMP.use_amp=False",
     "ppcls train -c 'my run/config.yaml' -o Global.checkpoints=auto",
     "ppcls export --model 'my run' --trust --format onnx --precision int8 --output int8 "
-    "--calibration-images 4 --calibration-data 'my pets' --calibration minmax --max-accuracy-loss 100",
+    "--calibration-images 16 --int8-activations signed --calibration-data 'my pets' "
+    "--calibration minmax --max-accuracy-loss 100",
     "ppcls export --model 'my run' --trust --preprocess all --output whole",
     "ppcls calibrate --model 'my run' --trust --unknown --score max_probability",
     "ppcls calibrate --model 'my run' --trust --unknown --score energy",

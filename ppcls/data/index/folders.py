@@ -239,7 +239,7 @@ def _describe_unlisted(folder: Path, metadata: Metadata, extensions: tuple[str, 
         and (path := os.path.relpath(os.path.join(place, name), folder)) not in listed  # noqa: PTH118
     ]
     if others:
-        count = "1 image" if len(others) == 1 else f"{len(others)} images"
+        count = counted(len(others), "image")
         yield f"{folder}: ignored {count} without a line in {metadata.file.name}, such as {min(others)}"
 
 
