@@ -62,6 +62,9 @@ CROPPED_DIGITS = (
     "[{DecodeImage: null}, {ResizeImage: {resize_short: 36}}, {CropImage: {size: 32}}, "
     "{NormalizeImage: {scale: 1.0/255.0, mean: [0.3, 0.3, 0.3], std: [0.35, 0.35, 0.35]}}]"
 )
+LOGITS = (
+    3.0  # standard deviation of logits, so that some probabilities are as large as those of trained models
+)
 COMPARED = 20  # golden samples for each fault
 
 
@@ -211,6 +214,10 @@ def write_config(output: Path, name: str) -> Path:
     for parameter in model.parameters():
         if parameter.ndim > 1:
             parameter.set_value(parameter * 3)  # otherwise, all images would have the same scores
+    model.eval()
+    logits = model(paddle.randn([4, 3, 224, 224]))
+    head = next(parameter for parameter in reversed(model.parameters()) if parameter.ndim > 1)
+    head.set_value(head * float(LOGITS / logits.std()))
     weights = output / f"{name}.safetensors"
     write_arrays(weights, model.state_dict())
     normalize = {"scale": "1.0/255.0", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

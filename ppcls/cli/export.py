@@ -101,8 +101,8 @@ class ExportOptions(ModelOptions):
     )
     int8_activations: Literal["unsigned", "signed"] = option(
         "unsigned",
-        "for int8 in ONNX: type of the activations. unsigned: fastest on CPUs; signed: symmetric, as "
-        "TensorRT needs",
+        "for int8 in ONNX: type of the activations. unsigned: twice as many levels after a ReLU; signed: "
+        "symmetric, as TensorRT needs",
     )
     calibration_images: int = option(
         256,

@@ -51,12 +51,13 @@ class SampleReport:
     Attributes:
         image: Name of its file.
         differences: Difference of each stage that was checked, in order.
-        probability: Largest difference of a probability, from the file to the probabilities.
+        probability: Largest difference of a probability, from the file to the probabilities; None if they
+            were not compared.
     """
 
     image: str
     differences: tuple[StageDifference, ...]
-    probability: float
+    probability: float | None
 
     @property
     def first_failure(self) -> StageDifference | None:
@@ -88,8 +89,10 @@ class VerificationReport:
         total = len(self.samples)
         failed = self.failed
         if not failed:
-            largest = max((sample.probability for sample in self.samples), default=0.0)
-            return f"PASS: {total} of {total}, largest difference {largest:.1e}"
+            compared = [sample.probability for sample in self.samples if sample.probability is not None]
+            if not compared:
+                return f"PASS: {total} of {total}; no probabilities were compared"
+            return f"PASS: {total} of {total}, largest difference {max(compared):.1e}"
         stages = {sample.first_failure.stage for sample in failed if sample.first_failure is not None}
         first = next(stage for stage in STAGES if stage in stages)
         worst = [
@@ -235,7 +238,7 @@ def verify_outputs(
         expected = read_expected(folder, bundle, sample)
         differences = compare_sample(bundle, sample, expected, actual, stages)
         scores = actual["post-processing"]
-        difference = float("nan") if scores is None else _largest(scores, expected)
+        difference = None if scores is None else _largest(scores, expected)
         reports.append(SampleReport(sample.image, differences, difference))
     if not reports:
         stem = Path(bundle.golden[0].image).stem if bundle.golden else "00"

@@ -166,9 +166,8 @@ def quantize(
         input_name: Name of the model's input.
         batches: Inputs of the model, from which the ranges of activations are computed.
         method: Method that chooses a range from the values of a tensor.
-        activations: Type of the activations. ``unsigned`` uses all 8 bits for outputs of ReLU, and has the
-            fastest operators on CPUs. ``signed`` has no zero points and no int32 biases, because TensorRT
-            supports neither.
+        activations: Type of the activations. ``unsigned`` uses all 8 bits for outputs of ReLU. ``signed`` has
+            no zero points and no int32 biases, because TensorRT supports neither.
 
     Returns:
         The operators of the int8 model.
