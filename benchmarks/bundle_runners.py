@@ -211,13 +211,10 @@ def write_config(output: Path, name: str) -> Path:
 
     paddle.seed(7)
     model = build_model(name, 1000)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.set_value(parameter * 3)  # otherwise, all images would have the same scores
     model.eval()
-    logits = model(paddle.randn([4, 3, 224, 224]))
     head = next(parameter for parameter in reversed(model.parameters()) if parameter.ndim > 1)
-    head.set_value(head * float(LOGITS / logits.std()))
+    head.set_value(paddle.randn(head.shape))
+    head.set_value(head * float(LOGITS / model(paddle.randn([4, 3, 224, 224])).std()))
     weights = output / f"{name}.safetensors"
     write_arrays(weights, model.state_dict())
     normalize = {"scale": "1.0/255.0", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

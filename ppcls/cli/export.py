@@ -14,7 +14,7 @@ from ppcls.cli.shared_options import Device, device_option
 from ppcls.cli.short_options import model_overrides
 from ppcls.deploy.export.formats import EXPORTERS
 from ppcls.errors import UserError, counted
-from ppcls.files import one_line
+from ppcls.files import one_line, print_error
 
 if TYPE_CHECKING:  # export imports Paddle
     from ppcls.config.base.overrides import Override
@@ -27,6 +27,7 @@ _FORMATS = {
     "bundle": "an ONNX model with its preprocessing, and images with expected outputs for ppcls verify",
 }
 _WEIGHTS = Exclusive()  # write only the weights
+_COARSE = 0.1  # tolerance of a probability above which a bundle proves little
 _BUNDLE = "bundle"  # default folder of a bundle, in the folder of the run
 _INFERENCE = "inference"  # default folder of an exported model, in the folder of the run
 
@@ -244,14 +245,24 @@ def _export_bundle(
     settings = BundleSettings(precision, options.golden, options.golden_data, runners)
     result = write_bundle(source, folder, settings, run)
     size = result.archive.stat().st_size / 1e6
-    limits = result.bundle.tolerances
+    allowed = result.bundle.tolerances.probabilities
+    apart = result.differences
+    trained = "" if apart.trained is None else f"{apart.trained:.1e} from the trained model, "
     write_output(
         f"[Export] {one_line(source.file)} -> {folder} and {result.archive} ({size:.1f} MB): "
         f"{result.bundle.model.precision}, {counted(len(result.bundle.golden), 'golden sample')}, runners: "
         f"{', '.join(runners) or 'none'}\n"
-        f"[Export] allowed difference of a probability: {limits.probabilities:.1e}\n"
+        f"[Export] largest difference of a probability: {trained}{apart.probabilities:.1e} between engines; "
+        f"allowed: {allowed:.1e}\n"
         f"[Export] verified: {result.report}\n"
     )
+    if allowed > _COARSE:
+        name = result.bundle.model.precision
+        advice = "another --calibration, or --precision float16" if name == "int8" else "--precision float32"
+        print_error(
+            f"warning: {folder}: this model is so sensitive to rounding in {name} that the bundle allows "
+            f"probabilities to differ by {allowed:.2g}; try {advice}"
+        )
 
 
 def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: ModelSource) -> str:

@@ -138,8 +138,14 @@ def test_card_and_description_are_complete(bundle: Path) -> None:
     assert {"inference.onnx", "inference.yml", "golden/00.decoded.bin"} <= tree["files"].keys()
 
 
-def test_float16_bundle_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_float16_bundle_is_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppcls.cli.export._COARSE", 1e-4)
     folder = export_bundle(tmp_path, "--precision", "float16")
+    printed = capsys.readouterr()
+    assert re.search(r"difference of a probability: \S+ from the trained model, \S+ between", printed.out)
+    assert "allows probabilities to differ by 0.001; try --precision float32" in printed.err
     assert verify([str(folder), "--stage", "network"]) == 0
     assert "PASS: 4 of 4" in capsys.readouterr().out
     assert read_bundle(folder).tolerances.probabilities >= 1e-3
