@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from s3_server import BUCKET, S3Proxy, s3_server
+from fault_proxy import FaultProxy
+from s3_server import BUCKET, s3_server
 from small_tree import small_tree
 
 from ppcls.api import fit
@@ -28,7 +29,7 @@ URL = f"s3://{BUCKET}/runs/small"
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0,) * 5)
     with s3_server(monkeypatch, tmp_path / "home") as proxy:
         yield proxy
@@ -50,12 +51,12 @@ class LostMachine(RunHook):
 
 
 def test_run_on_two_machines_ends_with_the_bits_of_one_run(
-    server: S3Proxy, tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FaultProxy, tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every third request fails, in each of the ways in which servers and networks fail."""
     fit(load_config(tree, {"Global.output_dir": str(tmp_path / "undisturbed")}))
     expected = read_arrays(tmp_path / "undisturbed" / "latest" / "model.safetensors")
-    faults = ("SlowDown", "reset", "InternalError", "ExpiredToken")
+    faults = ("busy", "reset", "internal", "expired")
     server.fault = lambda method, path, number: None if number % 3 else faults[number // 3 % 4]
     with pytest.raises(RuntimeError, match="the machine is gone"):
         fit(load_config(tree), hooks=[LostMachine()])
@@ -80,7 +81,7 @@ def test_run_on_two_machines_ends_with_the_bits_of_one_run(
 
 @pytest.mark.slow
 def test_storage_that_goes_away_ends_with_the_exit_code_for_another_try(
-    server: S3Proxy,
+    server: FaultProxy,
     tree: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -89,9 +90,7 @@ def test_storage_that_goes_away_ends_with_the_exit_code_for_another_try(
     config = tmp_path / "small.yaml"
     config.write_text(json.dumps(tree))
     monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0,))
-    server.fault = lambda method, path, number: (
-        "SlowDown" if method == "PUT" and ".probe" not in path else None
-    )
+    server.fault = lambda method, path, number: "busy" if method == "PUT" and ".probe" not in path else None
     assert cli.train(["-c", str(config)]) == 75
     errors = capsys.readouterr().err
     assert "the run continues" in errors

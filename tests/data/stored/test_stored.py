@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fault_proxy import FaultProxy
 from loader_conformance import MAKERS, ORDER, TRAIN, photo_files
-from s3_server import BUCKET, S3Proxy, s3_server
+from s3_server import BUCKET, s3_server
 
 from ppcls.data.index.base import Dataset
 from ppcls.data.index.files import FileIndex
@@ -32,11 +33,11 @@ from ppcls.files.object_cache import GIB, ObjectCache, data_folder
 from ppcls.files.objects import ObjectInfo, Objects, StorageError
 
 URL = f"s3://{BUCKET}/pets"
-FAULTS = ("SlowDown", "reset", "InternalError", "ExpiredToken", "AccessDenied")
+FAULTS = ("busy", "reset", "internal", "expired", "denied")
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0,) * 5)
     with s3_server(monkeypatch, tmp_path / "home") as proxy:
         yield proxy
@@ -93,13 +94,13 @@ def content(index: Index) -> list[tuple[bytes, Any]]:
     return [(bytes(index.read(i)), index.labels[i].tolist()) for i in range(len(index))]
 
 
-def gets(server: S3Proxy) -> Counter[str]:
+def gets(server: FaultProxy) -> Counter[str]:
     """Returns the number of times that each object was read."""
     return Counter(path for method, path in server.served if method == "GET" and path.count("/") > 2)
 
 
 def test_list_has_the_samples_of_the_disk_and_reads_each_object_once(
-    server: S3Proxy, files: FileIndex
+    server: FaultProxy, files: FileIndex
 ) -> None:
     data = listed(files)
     server.served.clear()
@@ -115,7 +116,7 @@ def test_list_has_the_samples_of_the_disk_and_reads_each_object_once(
 
 
 def test_folder_has_the_classes_and_the_split_of_the_disk(
-    server: S3Proxy, files: FileIndex, tmp_path: Path
+    server: FaultProxy, files: FileIndex, tmp_path: Path
 ) -> None:
     root = class_folders(files, tmp_path / "pets")
     upload(root)
@@ -134,7 +135,7 @@ def test_folder_has_the_classes_and_the_split_of_the_disk(
     assert index.read(0) == before, "a run keeps its samples"
 
 
-def test_parts_of_a_folder_are_its_subfolders(server: S3Proxy, files: FileIndex, tmp_path: Path) -> None:
+def test_parts_of_a_folder_are_its_subfolders(server: FaultProxy, files: FileIndex, tmp_path: Path) -> None:
     for part in ("train", "valid"):
         upload(class_folders(files, tmp_path / part), f"{URL}/{part}")
     index = dataset(ImageFolderDataset, image_root=URL, part="val").read(3)
@@ -152,7 +153,7 @@ def test_parts_of_a_folder_are_its_subfolders(server: S3Proxy, files: FileIndex,
     ],
 )
 def test_containers_have_the_samples_of_the_disk(
-    server: S3Proxy, files: FileIndex, tmp_path: Path, form: str, kind: type[Dataset], with_index: bool
+    server: FaultProxy, files: FileIndex, tmp_path: Path, form: str, kind: type[Dataset], with_index: bool
 ) -> None:
     folder = write_shards(files, tmp_path / "shards", form)
     if not with_index:
@@ -185,7 +186,7 @@ def test_containers_have_the_samples_of_the_disk(
     ],
 )
 def test_loaders_yield_the_batches_of_the_disk_although_requests_fail(
-    server: S3Proxy, files: FileIndex, tmp_path: Path, kind: str, source: str
+    server: FaultProxy, files: FileIndex, tmp_path: Path, kind: str, source: str
 ) -> None:
     """Every third request fails, in each of the ways in which servers and networks fail."""
     if source == "files":
@@ -205,25 +206,25 @@ def test_loaders_yield_the_batches_of_the_disk_although_requests_fail(
     "kind", ["dali-cpu", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("paddle-0", "paddle-2"))]
 )
 def test_storage_that_stays_away_is_an_error_for_another_try(
-    server: S3Proxy, files: FileIndex, kind: str, monkeypatch: pytest.MonkeyPatch
+    server: FaultProxy, files: FileIndex, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = listed(files).read(21)
     monkeypatch.setattr(objects, "RETRY_DELAYS", ())
     loader = MAKERS[kind](index, ORDER, TRAIN)
-    server.fault = lambda method, path, number: "SlowDown"
+    server.fault = lambda method, path, number: "busy"
     with pytest.raises(StorageError, match=rf"{URL}/.* can't read this object: .*SlowDown") as caught:
         list(loader)
     assert caught.value.code == 75
 
 
-def test_missing_object_is_a_bad_image(server: S3Proxy, files: FileIndex) -> None:
+def test_missing_object_is_a_bad_image(server: FaultProxy, files: FileIndex) -> None:
     index = listed(files).read(21)
     Objects(URL).remove([Path(files.name(3)).name])
     with pytest.raises(DecodeError, match="no such object"):
         index.read(3)
 
 
-def test_processes_share_copies_and_wait_for_one_download(server: S3Proxy, files: FileIndex) -> None:
+def test_processes_share_copies_and_wait_for_one_download(server: FaultProxy, files: FileIndex) -> None:
     index = listed(files).read(21)
     server.served.clear()
     server.delay = 0.02
@@ -240,7 +241,7 @@ def test_processes_share_copies_and_wait_for_one_download(server: S3Proxy, files
 
 
 def test_copies_stay_within_the_limit_and_shards_are_read_once_per_epoch(
-    server: S3Proxy, files: FileIndex, tmp_path: Path
+    server: FaultProxy, files: FileIndex, tmp_path: Path
 ) -> None:
     folder = write_shards(files, tmp_path / "shards", size=1)
     upload(folder)
@@ -261,7 +262,7 @@ def test_copies_stay_within_the_limit_and_shards_are_read_once_per_epoch(
     assert max(gets(server).values()) <= 2, "each shard once per epoch"
 
 
-def test_next_batches_are_downloaded_ahead(server: S3Proxy, files: FileIndex) -> None:
+def test_next_batches_are_downloaded_ahead(server: FaultProxy, files: FileIndex) -> None:
     index = listed(files).read(21)
     assert isinstance(index, StoredFiles)
     index.ahead = 8
@@ -294,7 +295,7 @@ def test_next_batches_are_downloaded_ahead(server: S3Proxy, files: FileIndex) ->
     ],
 )
 def test_wrong_addresses_are_explained(
-    server: S3Proxy, files: FileIndex, tmp_path: Path, keys: dict[str, Any], message: str
+    server: FaultProxy, files: FileIndex, tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
     upload(write_shards(files, tmp_path / "shards"))
     with pytest.raises(UserError) as caught:
@@ -302,7 +303,7 @@ def test_wrong_addresses_are_explained(
     assert message in str(caught.value)
 
 
-def test_errors_name_the_addresses(server: S3Proxy, files: FileIndex, tmp_path: Path) -> None:
+def test_errors_name_the_addresses(server: FaultProxy, files: FileIndex, tmp_path: Path) -> None:
     address = Objects(URL)
     with pytest.raises(UserError, match=f"^{URL}/list.txt: no such object"):
         dataset(ImageNetDataset, image_root=URL, cls_label_path=f"{URL}/list.txt").read(21)
@@ -318,7 +319,9 @@ def test_errors_name_the_addresses(server: S3Proxy, files: FileIndex, tmp_path: 
         dataset(ImageFolderDataset, image_root=URL).read(21)
 
 
-def test_full_disk_is_explained(server: S3Proxy, files: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_explained(
+    server: FaultProxy, files: FileIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = listed(files).read(21)
 
     def fail(*_: Any) -> None:
@@ -333,7 +336,7 @@ def test_full_disk_is_explained(server: S3Proxy, files: FileIndex, monkeypatch: 
 
 
 def test_interrupted_downloads_are_removed(
-    server: S3Proxy, files: FileIndex, monkeypatch: pytest.MonkeyPatch
+    server: FaultProxy, files: FileIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed(files)
     cache = ObjectCache(URL, 1)
@@ -346,7 +349,7 @@ def test_interrupted_downloads_are_removed(
     assert not left.exists()
 
 
-def test_download_of_another_size_is_repeated(server: S3Proxy, files: FileIndex, tmp_path: Path) -> None:
+def test_download_of_another_size_is_repeated(server: FaultProxy, files: FileIndex, tmp_path: Path) -> None:
     Objects(URL).write("a", b"1234")
     with pytest.raises(StorageError, match="expected 5 bytes, received 4"):
         Objects(URL).download("a", tmp_path / "a", 5)
