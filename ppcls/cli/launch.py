@@ -7,9 +7,10 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ppcls.cli.command import exit_code, write_output
 from ppcls.errors import TryAgainError, UserError
@@ -57,6 +58,7 @@ _VARIABLES = {
     "PADDLE_IPS": ("--ips",),
 }
 _MASTER_TIMEOUT = "PPCLS_MASTER_TIMEOUT"  # variable with the seconds to wait for the first machine
+_Result = TypeVar("_Result")
 _EXAMPLE = "ppcls launch --gpus=0,1 train -c configs/ResNet50.yaml"
 
 
@@ -122,8 +124,9 @@ def _launch(words: Sequence[str]) -> None:
         print_error(line)
     gpus = environment.get("PADDLE_DEVICES") or split.gpus  # the launcher prefers the variable
     check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, find_gpus())
-    wait_for_master(split.options, environment)
-    command = [sys.executable, "-m", "paddle.distributed.launch", *split.options, *program]
+    options = resolve_master(split.options, environment)
+    wait_for_master(options, environment)
+    command = [sys.executable, "-m", "paddle.distributed.launch", *options, *program]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)  # noqa: S606 - no shell is needed
 
@@ -167,6 +170,38 @@ def describe_overrides(options: Sequence[str], environment: Mapping[str, str]) -
                 )
 
 
+def resolve_master(options: Sequence[str], environment: dict[str, str]) -> list[str]:
+    """Replaces a host name in the address of the first machine by its IP address.
+
+    Paddle's launcher compares this address with that of the machine, so with a name, all machines would wait
+    for each other. On Kubernetes, a name exists only after its pod has started.
+
+    Args:
+        options: Options of the launcher as ``--name=value``.
+        environment: Environment variables. ``PADDLE_MASTER`` is replaced, too.
+
+    Returns:
+        The options.
+
+    Raises:
+        TryAgainError: The name has no address within the time limit.
+        UserError: A value is invalid.
+    """
+    master = _read_master(options, environment)
+    if master is None:
+        return list(options)
+    host, port = master
+
+    def resolve() -> str:
+        addresses = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+        return f"{addresses[0][4][0]}:{port}"
+
+    address = _try_until(resolve, f"--master {host}:{port}: this name has no IPv4 address", environment)
+    if "PADDLE_MASTER" in environment:
+        environment["PADDLE_MASTER"] = address
+    return [f"--master={address}" if each.startswith("--master=") else each for each in options]
+
+
 def wait_for_master(options: Sequence[str], environment: Mapping[str, str]) -> None:
     """Waits until the launcher of the first machine accepts connections.
 
@@ -180,31 +215,53 @@ def wait_for_master(options: Sequence[str], environment: Mapping[str, str]) -> N
         TryAgainError: It does not accept connections within the time limit.
         UserError: A value is invalid.
     """
-    values = {name: value for name, _, value in (option.partition("=") for option in options)}
-    master = environment.get("PADDLE_MASTER") or values.get("--master", "")
-    host, _, port = master.rpartition(":")
+    master = _read_master(options, environment)
+    if master is None:
+        return
+    values = _read_options(options)
     own = environment.get("POD_IP") or values.get("--host")
     rank = environment.get("PADDLE_RANK") or values.get("--rank")
-    first = rank == "0" if rank is not None else own in (None, host)
-    if not host or "//" in master or not port.isdecimal() or first:
-        return  # no master, etcd, or this is the first machine
+    if rank == "0" if rank is not None else own in (None, master[0]):
+        return  # this is the first machine
+    _try_until(
+        lambda: socket.create_connection(master, timeout=5.0).close(),
+        f"--master {master[0]}:{master[1]}: the launcher of the first machine did not answer",
+        environment,
+    )
+
+
+def _read_options(options: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (option.partition("=") for option in options)}
+
+
+def _read_master(options: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Returns host and port of the first machine; None without them, and with etcd."""
+    master = environment.get("PADDLE_MASTER") or _read_options(options).get("--master", "")
+    host, _, port = master.rpartition(":")
+    return None if not host or "//" in master or not port.isdecimal() else (host, int(port))
+
+
+def _try_until(act: Callable[[], _Result], failure: str, environment: Mapping[str, str]) -> _Result:
+    """Calls ``act`` until it raises no `OSError`, and returns its result.
+
+    Raises:
+        TryAgainError: It still fails after the time limit.
+        UserError: The time limit is invalid.
+    """
     text = environment.get(_MASTER_TIMEOUT, "900")
     if not text.isdecimal():
         raise UserError(f"{_MASTER_TIMEOUT}={text}: expected a number of seconds, such as 900")
     deadline = time.monotonic() + int(text)
     while True:
         try:
-            socket.create_connection((host, int(port)), timeout=5.0).close()
+            return act()
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise TryAgainError(
-                    f"--master {master}: the launcher of the first machine did not answer within {text} s "
-                    f"({error}). Start it, and check the address, the port and the firewall; "
-                    f"{_MASTER_TIMEOUT} sets the limit in seconds"
+                    f"{failure} within {text} s ({error}). Start the first machine, and check the address, "
+                    f"the port and the firewall; {_MASTER_TIMEOUT} sets the limit in seconds"
                 ) from None
             time.sleep(0.5)
-        else:
-            return
 
 
 def _find_program(words: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from ppcls.cli.launch import (
     check_gpus,
     describe_overrides,
     launch,
+    resolve_master,
     split_words,
     wait_for_master,
 )
@@ -136,6 +137,20 @@ def test_master_that_does_not_answer_is_an_error_for_another_try() -> None:
         master = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(TryAgainError, match=rf"{master}: .* did not answer within 1 s \(.*refused"):
             wait_for_master([f"--master={master}", *OTHER], {"PPCLS_MASTER_TIMEOUT": "1"})
+
+
+def test_name_of_the_master_is_replaced_by_its_address() -> None:
+    assert resolve_master(["--master=localhost:80", *OTHER], {}) == ["--master=127.0.0.1:80", *OTHER]
+    environment = {"PADDLE_MASTER": "localhost:81"}
+    assert resolve_master(OTHER, environment) == OTHER
+    assert environment == {"PADDLE_MASTER": "127.0.0.1:81"}
+    for options in (["--nproc_per_node=2"], ["--master=etcd://localhost:80"], ["--master=10.0.0.1:80"]):
+        assert resolve_master(options, {}) == options
+
+
+def test_name_without_address_is_an_error_for_another_try() -> None:
+    with pytest.raises(TryAgainError, match=r"gone\.invalid:80: this name has no IPv4 address within 0 s"):
+        resolve_master(["--master=gone.invalid:80"], {"PPCLS_MASTER_TIMEOUT": "0"})
 
 
 def test_launcher_continues_when_the_master_answers() -> None:

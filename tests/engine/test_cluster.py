@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +20,7 @@ import numpy as np
 import paddle
 import pytest
 import yaml
+from network_hosts import Hosts, two_hosts
 from paths import ROOT, SUPPORT
 from running import free_port
 from runs import GUARD
@@ -41,44 +40,10 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOC.read_text(), re.MULTILINE | re.DOTALL)
 
 
-class Hosts:
-    """Two hosts: their addresses, and what runs a command on each."""
-
-    def __init__(self, prefixes: list[list[str]], addresses: list[str], interface: str | None) -> None:
-        self.prefixes, self.addresses = prefixes, addresses
-        self.environment = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}
-
-    def port(self) -> int:
-        """Returns a port that is free on the first host; in a namespace all are."""
-        return 8090 if self.environment else free_port()
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=GUARD)
-
-
-def connect(names: list[str]) -> None:
-    """Makes two network namespaces and a cable between them."""
-    for name in names:
-        ip("netns", "add", name)
-    ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
-    for number, name in enumerate(names, start=1):
-        ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-        for device in ("lo", "eth0"):
-            ip("-n", name, "link", "set", device, "up")
-
-
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    names = [f"ppcls-{secrets.token_hex(4)}-{number}" for number in (1, 2)]
-    try:
-        connect(names)
-        made = Hosts([["ip", "netns", "exec", name] for name in names], ["10.77.0.1", "10.77.0.2"], "eth0")
-    except (OSError, subprocess.CalledProcessError):
-        made = Hosts([[], []], ["127.0.0.1"] * 2, None)
-    yield made
-    for name in names if shutil.which("ip") else ():
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=GUARD)
+    with two_hosts() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -269,21 +234,6 @@ def test_elastic_run_continues_without_lost_host(
 def test_documented_scripts_are_bash(script: str) -> None:
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_manifests_are_yaml_with_bash_in_it() -> None:
-    service, job = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "job.yaml").read_text())
-    pod = job["spec"]["template"]["spec"]
-    assert service["metadata"]["name"] == pod["subdomain"]
-    assert job["spec"]["completions"] == job["spec"]["parallelism"]
-    (container,) = pod["containers"]
-    (script,) = container["args"]
-    assert f"--nnodes {job['spec']['completions']} " in script
-    rule = job["spec"]["podFailurePolicy"]["rules"][0]
-    assert (rule["action"], rule["onExitCodes"]["containerName"]) == ("FailJob", container["name"])
-    assert not {0, 75, 137, 142, 143} & set(rule["onExitCodes"]["values"]), "another try can help"
-    test_documented_scripts_are_bash(script)
-    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
 
 
 def test_the_server_of_the_manifest_starts_as_its_image_does() -> None:

@@ -1,4 +1,4 @@
-"""Posts to the status endpoint of Kubeflow Trainer, and the YAML of its runtime."""
+"""Posts to the status endpoint of Kubeflow Trainer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ppcls.engine.trainer_status import TrainerStatus, trainer_status
 from ppcls.report.record import EvalRecord, StepPosition
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_progress_remaining_time_and_metrics_are_posted(tmp_path: Path) -> None:
@@ -81,16 +78,3 @@ def capsys_has(capsys: pytest.CaptureFixture[str]) -> bool:
 
 def test_without_the_variables_nothing_is_posted() -> None:
     assert trainer_status({"KUBEFLOW_TRAINER_STATUS_URL": "https://x"}) == []
-
-
-def test_runtime_uses_the_exit_codes() -> None:
-    text = (ROOT / "deploy" / "kubernetes" / "training-runtime.yaml").read_text()
-    runtime, job = yaml.safe_load_all(text)
-    assert runtime["kind"] == "ClusterTrainingRuntime"
-    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
-    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    assert node["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
-    rule = node["template"]["spec"]["podFailurePolicy"]["rules"][0]
-    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2, 4])
-    (container,) = node["template"]["spec"]["template"]["spec"]["containers"]
-    assert rule["onExitCodes"]["containerName"] == container["name"]
