@@ -156,7 +156,7 @@ def run_killed(cloud: Cloud, number: int, *, after: bool, act: Any) -> bool:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("source", ["list", "shards"])
+@pytest.mark.parametrize("source", ["list", pytest.param("shards", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cloud", KINDS, indirect=True)
 def test_data_are_complete_after_a_process_was_killed_at_any_request(
     cloud: Cloud,
