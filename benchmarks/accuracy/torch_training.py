@@ -48,6 +48,8 @@ def moving_average(model: nn.Module, decay: float, *, warmup: bool) -> AveragedM
     counted = itertools.count(1)
 
     def average(averages: list[Tensor], values: list[Tensor], updates: Tensor) -> None:
+        if not averages[0].is_floating_point():
+            return  # BatchNorm's counters, which are passed in a call of their own, have no effect
         done = next(counted)  # to read ``updates`` would wait for the GPU in each step
         current = min(decay, (1 + done) / (10 + done)) if warmup else decay
         get_ema_multi_avg_fn(current)(averages, values, updates)
