@@ -21,7 +21,7 @@ NO_TERMINAL = 200
 _WIDEST = 10_000
 LEGEND = (
     "Values are medians over the rounds; ± is half of their range, relative to the median. Parentheses "
-    "contain the range of a ratio."
+    "contain the range of a ratio or a percentage."
 )
 
 
@@ -85,7 +85,8 @@ def cell(metric: Quantity | None) -> str:
     """Returns the text of a quantity's median and spread or range; an empty text if it was not measured."""
     if metric is None:
         return ""
-    if metric.is_ratio:
+    # A share has a range, because a spread in per cent of a percentage can be misread, and has no meaning near 0.
+    if metric.is_ratio or metric.unit.startswith("%"):
         return format_ratio_with_range(metric.values)
     spread = f" ±{metric.spread / 2:.0%}" if len(metric.values) > 1 else ""
     return number(metric.median) + spread
