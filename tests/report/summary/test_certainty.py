@@ -40,7 +40,7 @@ def test_baseline_is_the_largest_class() -> None:
         ([[20, 0], [0, 20]], 1.0, "add validation pictures"),
         ([[30, 10], [4, 36]], 1.0, "add validation pictures"),
         ([[700, 300], [310, 690]], 0.72, "only 0.720"),
-        ([[900, 100], [20, 980]], 1.0, "add training pictures of cat that look like dog; 100 of its 1000"),
+        ([[900, 100], [20, 980]], 1.0, "add training pictures of cat that look like dog; 100 of its 1,000"),
         ([[900, 100], [20, 980]], 0.95, "wrong labels of cat and dog"),
         ([[900, 100], [20, 980]], None, "add training pictures of cat"),
     ],
