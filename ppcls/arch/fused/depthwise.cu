@@ -1,16 +1,31 @@
-// Depthwise convolutions of NHWC images in half precision: forward, and the gradients. This file is appended to
-// vector.cuh. NVRTC receives KERNEL, the side of the kernel, STRIDE (1 or 2), and WIDTH, the number of threads that
+// Depthwise convolutions of NHWC images: forward, and the gradients. This file is appended to vector.cuh. NVRTC receives KERNEL, the side of the kernel, STRIDE (1 or 2), and WIDTH, the number of threads that
 // process adjacent channels.
 //
 // A thread processes two channels. It keeps their weights, or the sums of their gradients, in registers, and computes
-// strips of COLUMNS adjacent pixels of a row. Images are arrays of words with two channels, [batch, height, width,
-// pairs]. Weights are [KERNEL * KERNEL, channels] float32.
+// strips of COLUMNS adjacent pixels of a row. Images are arrays of pairs of channels, [batch, height, width, pairs]. Weights are [KERNEL * KERNEL, channels] float32.
 
 #define THREADS 128
 #define COLUMNS 7                                    // images of 224 pixels have sides of 112, 56, 28, 14 and 7
 #define INPUTS ((COLUMNS - 1) * STRIDE + KERNEL)     // pixels of a row that a strip depends on
 #define SPARSE_COLUMNS 8                             // of a strip of the input's gradient with stride 2
 #define SPARSE_INPUTS (SPARSE_COLUMNS / 2 + KERNEL / 2 + 1)
+
+// Two channels of a pixel in memory.
+#if ELEMENT == 0
+typedef float2 Pair;
+__device__ __forceinline__ Pair zeros() { return make_float2(0.f, 0.f); }
+__device__ __forceinline__ float2 to_floats(Pair pair) { return pair; }
+__device__ __forceinline__ Pair to_pair(float2 value) { return value; }
+#else
+typedef unsigned int Pair;
+__device__ __forceinline__ Pair zeros() { return 0u; }
+__device__ __forceinline__ float2 to_floats(Pair pair) {
+  float2 value;
+  unpack_pair(pair, value.x, value.y);
+  return value;
+}
+__device__ __forceinline__ Pair to_pair(float2 value) { return pack_pair(value.x, value.y); }
+#endif
 
 struct Place { // a strip of a row
   int image, row, column;
@@ -28,13 +43,13 @@ __device__ __forceinline__ int first_item() { return blockIdx.y * (THREADS / WID
 __device__ __forceinline__ int next_item() { return gridDim.y * (THREADS / WIDTH); }
 
 template <int COUNT>
-__device__ __forceinline__ void load_pixels(float2 (&pixel)[COUNT], const unsigned int *row, int first, int width,
+__device__ __forceinline__ void load_pixels(float2 (&pixel)[COUNT], const Pair *row, int first, int width,
                                             int pairs) {
-  unsigned int word[COUNT];
+  Pair pair[COUNT];
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) word[i] = first + i >= 0 && first + i < width ? row[(first + i) * pairs] : 0u;
+  for (int i = 0; i < COUNT; ++i) pair[i] = first + i >= 0 && first + i < width ? row[(first + i) * pairs] : zeros();
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) unpack_pair(word[i], pixel[i].x, pixel[i].y);
+  for (int i = 0; i < COUNT; ++i) pixel[i] = to_floats(pair[i]);
 }
 
 __device__ __forceinline__ void load_weights(float2 (&weight)[KERNEL * KERNEL], const float *weights, int pair,
@@ -46,7 +61,7 @@ __device__ __forceinline__ void load_weights(float2 (&weight)[KERNEL * KERNEL], 
 
 // y = convolution of x. With flipped weights and a stride of 1, this is also the gradient of the input.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    depthwise(const unsigned int *x, const float *weights, const float *bias, unsigned int *y, int batch, int height,
+    depthwise(const Pair *x, const float *weights, const float *bias, Pair *y, int batch, int height,
               int width, int out_height, int out_width, int pairs, int top, int left, int flipped) {
   const int pair = own_pair(), strips = (out_width + COLUMNS - 1) / COLUMNS, items = batch * out_height * strips;
   if (pair >= pairs) return;
@@ -73,17 +88,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
           sum[k].y += pixel[k * STRIDE + j].y * weight[i * KERNEL + j].y;
         }
     }
-    unsigned int *output = y + ((long long)(at.image * out_height + at.row) * out_width + at.column) * pairs + pair;
+    Pair *output = y + ((long long)(at.image * out_height + at.row) * out_width + at.column) * pairs + pair;
 #pragma unroll
     for (int i = 0; i < COLUMNS; ++i)
-      if (at.column + i < out_width) output[i * pairs] = pack_pair(sum[i].x, sum[i].y);
+      if (at.column + i < out_width) output[i * pairs] = to_pair(sum[i]);
   }
 }
 
 #if STRIDE == 2
 // dx of a convolution with stride 2. PARITY is left % 2.
 template <int PARITY>
-__device__ __forceinline__ void input_gradient(const unsigned int *dy, const float *weights, unsigned int *dx, int batch,
+__device__ __forceinline__ void input_gradient(const Pair *dy, const float *weights, Pair *dx, int batch,
                                                int height, int width, int out_height, int out_width, int pairs, int top,
                                                int left) {
   const int pair = own_pair(), strips = (width + SPARSE_COLUMNS - 1) / SPARSE_COLUMNS;
@@ -115,15 +130,15 @@ __device__ __forceinline__ void input_gradient(const unsigned int *dy, const flo
             sum[k].y += pixel[source].y * weight[i * KERNEL + j].y;
           }
     }
-    unsigned int *output = dx + ((long long)(at.image * height + at.row) * width + at.column) * pairs + pair;
+    Pair *output = dx + ((long long)(at.image * height + at.row) * width + at.column) * pairs + pair;
 #pragma unroll
     for (int i = 0; i < SPARSE_COLUMNS; ++i)
-      if (at.column + i < width) output[i * pairs] = pack_pair(sum[i].x, sum[i].y);
+      if (at.column + i < width) output[i * pairs] = to_pair(sum[i]);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    depthwise_input_gradient(const unsigned int *dy, const float *weights, unsigned int *dx, int batch, int height,
+    depthwise_input_gradient(const Pair *dy, const float *weights, Pair *dx, int batch, int height,
                              int width, int out_height, int out_width, int pairs, int top, int left) {
   if (left % 2)
     input_gradient<1>(dy, weights, dx, batch, height, width, out_height, out_width, pairs, top, left);
@@ -148,7 +163,7 @@ __device__ __forceinline__ void store_sum(float2 sum, float *partial, int row, i
 
 // The gradients of weights and bias: `partial` is [gridDim.y, KERNEL * KERNEL + 1, channels]; the last row is the bias.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    depthwise_weight_gradient(const unsigned int *x, const unsigned int *dy, float *partial, int batch, int height,
+    depthwise_weight_gradient(const Pair *x, const Pair *dy, float *partial, int batch, int height,
                               int width, int out_height, int out_width, int pairs, int top, int left) {
   const int pair = own_pair(), strips = (out_width + COLUMNS - 1) / COLUMNS, items = batch * out_height * strips;
   float2 sum[KERNEL * KERNEL], bias = make_float2(0.f, 0.f);

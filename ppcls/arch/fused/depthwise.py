@@ -1,6 +1,8 @@
-"""Depthwise convolutions of NHWC images in half precision.
+"""Depthwise convolutions of NHWC images.
 
-cuDNN has no fast kernel for them in this layout, above all none for the gradient of the weights.
+cuDNN has no fast kernel for them in this layout, above all none for the gradient of the weights. In float32,
+Paddle's own kernels for this layout ended processes on H200 GPUs with an illegal memory access, in the build of
+docs/performance.md: MobileNetV3, EfficientNet and ConvNeXt could not be trained.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _COLUMNS = 7  # pixels per strip
 _SPARSE_COLUMNS = 8  # pixels per strip of the input's gradient with stride 2
 _KERNELS = (3, 5, 7)
 _STRIDES = (1, 2)
-_DTYPES = (paddle.float16, paddle.bfloat16)
+_DTYPES = (paddle.float32, paddle.float16, paddle.bfloat16)
 _WIDEST = 32  # threads that process adjacent channels
 _BLOCKS_PER_MULTIPROCESSOR = 16
 _SUMMING_BLOCKS_PER_MULTIPROCESSOR = 4  # of the kernel that returns one row of sums per block
@@ -60,7 +62,7 @@ def convolve_depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, window: W
     """Returns the depthwise convolution of images on the GPU.
 
     Args:
-        x: [B, H, W, C] float16 or bfloat16.
+        x: [B, H, W, C] float32, float16 or bfloat16.
         weight: [C, 1, K, K] of any dtype.
         bias: [C] of any dtype; None for no bias.
         window: Stride and padding.

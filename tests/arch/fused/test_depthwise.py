@@ -14,7 +14,7 @@ from paddle.nn import functional as F
 from ppcls.arch.fused import depthwise as module
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise, supports
 
-TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
+TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 
 @pytest.fixture(autouse=True)

@@ -48,4 +48,4 @@ def test_pipeline_memory_does_not_grow(photos: dict[str, Path]) -> None:
         used.append(card.total - card.free() - (paddle.device.cuda.memory_reserved(0) >> 20))
     steady = used[WARM_UP:]
     slope = np.polyfit(np.arange(len(steady)), steady, 1)[0]  # MiB an epoch
-    assert abs(slope) * len(steady) < BLOCK, used
+    assert slope * len(steady) < BLOCK, used  # it may fall, because other processes use the GPU, too
