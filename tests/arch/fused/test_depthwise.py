@@ -97,7 +97,8 @@ def test_convolve_depthwise_computes_only_needed_gradients() -> None:
     [
         ([8, 1, 3, 3], (1, 1), 8, "float16", True),
         ([8, 1, 7, 7], (2, 2), 8, "bfloat16", True),
-        ([8, 1, 3, 3], (1, 1), 8, "float32", False),
+        ([8, 1, 3, 3], (1, 1), 8, "float32", True),
+        ([8, 1, 3, 3], (1, 1), 8, "float64", False),
         ([16, 1, 3, 3], (1, 1), 8, "float16", False),
         ([8, 2, 3, 3], (1, 1), 16, "float16", False),
         ([8, 1, 3, 5], (1, 1), 8, "float16", False),
