@@ -1,7 +1,7 @@
 """Depthwise convolutions of NHWC images.
 
 cuDNN has no fast kernel for them in this layout, above all none for the gradient of the weights. In float32,
-Paddle's own kernels for this layout ended processes on H200 GPUs with an illegal memory access, in the build of
+Paddle's own kernels for this layout ended processes on an H200 with an illegal memory access, in the build of
 docs/performance.md: MobileNetV3, EfficientNet and ConvNeXt could not be trained.
 """
 

@@ -85,7 +85,7 @@ def cell(metric: Quantity | None) -> str:
     """Returns the text of a quantity's median and spread or range; an empty text if it was not measured."""
     if metric is None:
         return ""
-    # A share has a range, because a spread in per cent of a percentage can be misread, and has no meaning near 0.
+    # A spread in per cent of a percentage can be misread, and has no meaning near 0.
     if metric.is_ratio or metric.unit.startswith("%"):
         return format_ratio_with_range(metric.values)
     spread = f" ±{metric.spread / 2:.0%}" if len(metric.values) > 1 else ""
