@@ -77,7 +77,7 @@ SHORTER = {
     r"catalogue\.index 'photos": "photos.index 'photos",
     r" --undo audit/undo-\S+": " --undo audit/undo-*.csv",
     r" --out (lists|shards)/": r" --out \1_NUMBER/",
-    r"^(ppcls|python tools/)verify": "ppcls export --model runs/pets --trust --format bundle && \\g<0>",
+    r"^(ppcls |python tools/)verify": r"ppcls export --model runs/pets --trust --format bundle && \g<0>",
     r" bundle\.zip": " runs/pets/bundle.zip",
     r"^ppcls dataset cells$": r"\g<0> 20",
     r"^.*-c configs/cells.yaml --improvement": r"ppcls dataset cells 20; \g<0>",

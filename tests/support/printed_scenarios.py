@@ -177,7 +177,8 @@ MORE = [
     f"{TRAIN} --color-jitter 0.4 --on-error skip --dry-run --figures figures.json --output figured",
     "ppcls train 'my pets' --model MobileNetV3_small_x0_35 --image-size 32 --dropout 0.2 --dry-run",
     "ppcls train 'my pets' --model SwinTransformer_tiny_patch4_window7_224 --drop-path 0.1 --print-config",
-    "ppcls train --demo-data --model ShuffleNetV2_x0_25 --image-size 32 --epochs 1 --output demo",
+    "ppcls train -c ResNet50 --demo-data --model ShuffleNetV2_x0_25 --image-size 32 --batch-size 32 "
+    "--output demo",
     "ppcls train -c mine.yaml --amp --output mixed -o AMP.level=O1 AMP.dtype=bfloat16",
     "ppcls train -c mine.yaml --amp --output whole -o AMP.use_amp=False",
     "ppcls train -c 'my run/config.yaml' -o Global.checkpoints=auto",

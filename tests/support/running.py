@@ -44,8 +44,10 @@ def running(folder: Path, *options: str | Path, before: str = "") -> Iterator[Ru
         try:
             assert process.stdout is not None
             assert process.stderr is not None
-            line = process.stdout.readline()
-            assert " served on http" in line, process.stderr.read()
+            line = next(
+                (line for line in process.stdout if " served on http" in line), None
+            )  # --verify prints more
+            assert line is not None, process.stderr.read()
             yield Running(process, line.split(" served on ")[1].split()[0])
         finally:
             process.kill()

@@ -213,7 +213,7 @@ def find_obstacle(variant: Variant, machine: Inspection) -> str | None:
         return f"{format} needs compute capability 8.0 (Ampere), but {machine.card} has {major}.{minor}"
     if variant.processes > machine.gpus:
         return (
-            f"{counted(variant.processes, 'process needs a GPU', 'processes need as many GPUs')}, "
-            f"but Paddle finds {machine.gpus}"
+            f"{counted(variant.processes, 'process needs', 'processes need')} "
+            f"{counted(variant.processes, 'GPU')}, but Paddle finds {machine.gpus}"
         )
     return None
