@@ -180,7 +180,7 @@ class ConvertOptions(LabelledImagesOptions):
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls dataset convert webdataset pictures/ --out shards/",
-        "ppcls dataset convert tfrecord list.txt --shard-size 200 --out shards/",
+        "ppcls dataset convert tfrecord list.txt --image-root pictures/ --shard-size 200 --out shards/",
     )
 
     format: ContainerFormat = argument("format of the containers")
