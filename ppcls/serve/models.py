@@ -16,6 +16,7 @@ from typing import TypeVar
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
+from ppcls.files import real_path
 from ppcls.serve.limits import RequestError
 from ppcls.serve.metrics import ServerMetrics
 from ppcls.serve.pools import TimedPool
@@ -39,6 +40,16 @@ class LoadableModels:
     folder: Path
     trust: bool = False
     max_models: int | None = None
+
+
+def _without_folder(text: str, folder: Path) -> str:
+    """Returns an error about a model without the folder of models.
+
+    Clients name models, and need not know where the server keeps them.
+    """
+    for place in (real_path(folder), folder):  # the real path can end with the other one
+        text = text.replace(f"{place}/", "")
+    return text
 
 
 def _free_memory() -> None:
@@ -143,8 +154,7 @@ class ServedModels:
                     await self._run_in(self._worker, run)
                 await self._run_in(self._loader, predictor.source.check_unchanged)
             except UserError as error:
-                # Clients name models, and need not know where the server keeps them.
-                raise RequestError(422, str(error).replace(f"{self._loadable.folder}/", "")) from None
+                raise RequestError(422, _without_folder(str(error), self._loadable.folder)) from None
             before = self.services.get(name)
             self.services[name] = service = self._make_service(name, predictor)
             service.start()

@@ -21,6 +21,7 @@ from small_classifier import CLASSES, config_tree, write_config, write_names, wr
 from ppcls.cli import export as export_cli
 from ppcls.cli import serve as serve_cli
 from ppcls.deploy.models.source import find_source
+from ppcls.serve.limits import RequestError
 from ppcls.serve.models import LoadableModels, ServedModels
 from ppcls.serve.pools import TimedPool
 from ppcls.serve.service import BatchingOptions, load
@@ -120,6 +121,22 @@ def test_the_models_that_are_not_used_leave(models: Path, tmp_path: Path) -> Non
             await served.stop()
 
     asyncio.run(load_all())
+
+
+def test_error_names_no_folder_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "real" / "damaged"
+    model.mkdir(parents=True)
+    (model / "inference.yml").write_text("{}", encoding="utf-8")
+    (model / "inference.onnx").write_bytes(b"damaged")
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    with TimedPool(1, "model") as worker:
+        for folder in (tmp_path / "real", tmp_path / "link", Path("real"), Path("link"), Path("./real")):
+            served = ServedModels({}, worker, BatchingOptions(1, 0.0, 1), LoadableModels(folder))
+            with pytest.raises(RequestError) as caught:
+                asyncio.run(served.load("damaged"))
+            assert str(caught.value).startswith("damaged/inference."), folder
+            assert str(tmp_path) not in str(caught.value)
 
 
 @pytest.mark.parametrize("own_thread", [True, False])
