@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ppcls.deploy.models.source import ModelSource, can_explain
 from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
 from ppcls.postprocess.results import Prediction
 from ppcls.serve.batcher import Batcher
 from ppcls.serve.limits import AdmissionLimit, RequestError
@@ -223,7 +224,11 @@ class InferenceService:
     async def _in_worker(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Returns the result of a function that is called in the thread of the model."""
         call = partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._worker, call)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, call)
+        except UserError as error:  # clients name models, and need not know where the server keeps them
+            file = self.predictor.source.file
+            raise UserError(str(error).replace(str(file), self.name)) from None
 
     def _load_heat_maps(self) -> HeatMaps:
         from ppcls.deploy.heat_map import load_heat_maps

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.recipe.load import validate
 from ppcls.serve.app import build_app
@@ -118,8 +119,8 @@ def test_internal_error_is_counted_and_shows_no_details(
 def test_nonfinite_scores_are_a_server_error(
     ask: Callable[..., Any], images: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: object, batch: object) -> None:
-        raise UserError("the model's scores are not finite")
+    def fail(self: Predictor, batch: object) -> None:
+        raise UserError(f"{self.source.file}: the model's scores are not finite")
 
     monkeypatch.setattr("ppcls.deploy.predictor.Predictor.run", fail)
 
@@ -128,7 +129,7 @@ def test_nonfinite_scores_are_a_server_error(
         return await post(client, images[0])
 
     answer = ask(act, 60.0)
-    assert (answer.status_code, answer.json()) == (500, {"error": "the model's scores are not finite"})
+    assert (answer.status_code, answer.json()) == (500, {"error": "small: the model's scores are not finite"})
 
 
 def test_model_thread_parses_no_images_and_single_images_do_not_wait(
