@@ -174,6 +174,17 @@ def test_a_run_without_links_is_read_and_resumed(
     assert Path("run/latest").is_symlink()
 
 
+def test_a_run_without_evaluations_is_read_by_its_latest_checkpoint(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = place / "run"
+    (run / "best_model").unlink()
+    checkpoint = find_checkpoint(run)
+    assert checkpoint is not None
+    assert checkpoint.resolve() == (run / "latest").resolve()
+    assert "the run was not evaluated, so it has no best_model; using" in _printed(capfd)
+
+
 def test_folders_of_users_are_kept_where_links_are_expected(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,7 +43,7 @@ from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 from ppcls.storage.models import weights_path
 from ppcls.weights.manifest import MANIFEST, Manifest, verify
-from ppcls.weights.store import BEST, Store, newest
+from ppcls.weights.store import BEST, LATEST, Store, newest
 from ppcls.zoo import ZOO
 
 ONNX = "inference.onnx"
@@ -189,7 +189,9 @@ def _holds_run(folder: Path) -> bool:
 
 
 def find_checkpoint(folder: Path, *, trust: bool = False) -> Path | None:
-    """Returns a folder if it is a checkpoint, else the best model of a run's output folder; None without one.
+    """Returns a folder if it is a checkpoint, else the model of a run's output folder; None without one.
+
+    This is the best model, or the latest one of a run that was not evaluated.
 
     Args:
         folder: Folder of a checkpoint or of a run.
@@ -205,10 +207,20 @@ def find_checkpoint(folder: Path, *, trust: bool = False) -> Path | None:
         if trust and file.is_file():
             fallback = load_config(file).Global.checkpoint_fallback_dir
         elif not trust:
-            check_links(real_path(folder), (BEST, _CHECKPOINTS))
-        checkpoint = newest(BEST, folder, fallback)
+            check_links(real_path(folder), (BEST, LATEST, _CHECKPOINTS))
+        checkpoint = _best_or_latest(folder, fallback)
     complete = checkpoint is not None and all((checkpoint / name).is_file() for name in (_WEIGHTS, _CONFIG))
     return checkpoint if complete else None
+
+
+def _best_or_latest(run: Path, fallback: str | None) -> Path | None:
+    """Returns the best model of a run or, with a note, the latest one of a run that was not evaluated."""
+    if (best := newest(BEST, run, fallback)) is not None:
+        return best
+    latest = newest(LATEST, run, fallback)
+    if latest is not None:
+        print_error(f"{run}: the run was not evaluated, so it has no {BEST}; using {latest}")
+    return latest
 
 
 def run_folder(model: Path) -> Path | None:
@@ -266,7 +278,9 @@ def check_path(key: str, text: str) -> Path:
 
 
 def find_weights(settings: CheckpointSettings) -> Path:
-    """Returns the path of the weights: ``Global.pretrained_model`` or, without it, the run's best model.
+    """Returns the path of the weights: ``Global.pretrained_model`` or, without it, the run's model.
+
+    This is the best model, or the latest one of a run that was not evaluated.
 
     Raises:
         UserError: There are no weights.
@@ -274,7 +288,7 @@ def find_weights(settings: CheckpointSettings) -> Path:
     if settings.pretrained_model:
         return weights_path(settings.pretrained_model)
     run = local_path(settings.output_dir)
-    best = newest(BEST, run, settings.checkpoint_fallback_dir)
+    best = _best_or_latest(run, settings.checkpoint_fallback_dir)
     if best is None:
         raise UserError(
             f"no weights: {run / BEST} does not exist; set Global.pretrained_model, or train this config "
