@@ -179,8 +179,8 @@ class ExecutionSettings(Section):
     of `autotune`; without `autotune`, False."""
     recompute: bool = False
     """Keep only the inputs of the model's blocks during the forward pass, and compute their activations again
-    in the backward pass (gradient checkpointing). Training needs much less memory and about a third more
-    time, and the losses stay the same. Steps are then neither compiled nor captured as a CUDA graph."""
+    in the backward pass (gradient checkpointing). Training needs less memory and a third to a half more time,
+    and the losses stay the same. Steps are then neither compiled nor captured as a CUDA graph."""
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest. Before a run in float32 on a CPU that takes more than
