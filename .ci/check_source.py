@@ -78,7 +78,7 @@ COMMANDS_OF_USERS = {Path("ppcls/config/base/overrides.py"), Path("ppcls/cli/sho
 
 # A number and a plural in a message, which would say "1 images".
 _COUNTED = (
-    "batches|checkpoints|classes|cores|epochs|evaluations|files|folders|images|labels|lines|pictures|"
+    "batches|checkpoints|classes|cores|epochs|evaluations|files|folders|images|labels|layers|lines|pictures|"
     "processes|rounds|rows|samples|shards|steps|threads|updates|workers"
 )
 COUNT = re.compile(rf"^ (?:[a-z-]+ )?(?:{_COUNTED})\b(?!/)")

@@ -80,7 +80,7 @@ SHORTER = {
     r"^(ppcls |python tools/)verify": r"ppcls export --model runs/pets --trust --format bundle && \g<0>",
     r" bundle\.zip": " runs/pets/bundle.zip",
     r"^ppcls dataset cells$": r"\g<0> 20",
-    r"^.*-c configs/cells.yaml --improvement": r"ppcls dataset cells 20; \g<0>",
+    r"^.*-c configs/cells.yaml --improvement": r"ppcls dataset cells 80; \g<0>",
     r" photos 32 --classes 32": " photos 64 --classes 32",
     r" \[--dali\] \[--steps 150\]": " --steps 2",
     r" --batch-size 1 8 32 128": " --batch-size 1 2",

@@ -69,16 +69,16 @@ def write_audit(audit: Audit, source: str, folder: Path, read_pixels: ReadPixels
 def summarize(audit: Audit) -> str:
     """Returns a line with the number of pictures and of findings of each kind."""
     names = {
-        "leak": "duplicates across splits",
-        "contradiction": "contradictory labels",
-        "label": "suspicious labels",
-        "exact": "exact duplicates",
-        "near": "near duplicates",
-        "outlier": "outliers",
-        "burst": "series",
-        "small": "small classes",
+        "leak": ("duplicate across splits", "duplicates across splits"),
+        "contradiction": ("contradictory label", "contradictory labels"),
+        "label": ("suspicious label", "suspicious labels"),
+        "exact": ("exact duplicate", "exact duplicates"),
+        "near": ("near duplicate", "near duplicates"),
+        "outlier": ("outlier", "outliers"),
+        "burst": ("series", "series"),
+        "small": ("small class", "small classes"),
     }
-    counts = ", ".join(f"{len(audit.of_kind(kind))} {name}" for kind, name in names.items())
+    counts = ", ".join(counted(len(audit.of_kind(kind)), *words) for kind, words in names.items())
     unreadable = f", {audit.unreadable} unreadable" if audit.unreadable else ""
     return f"{counted(len(audit.pictures), 'picture')}{unreadable}: {counts}"
 

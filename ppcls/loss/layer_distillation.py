@@ -12,6 +12,7 @@ from typing_extensions import Self
 from ppcls.config.base.facts import ModelFacts
 from ppcls.config.base.fields import Count
 from ppcls.config.base.problems import error_at
+from ppcls.errors import counted
 from ppcls.loss.base import ClassStatistics, Criterion
 from ppcls.loss.distillation import ModelPairLoss
 from ppcls.outputs import layer_output_name
@@ -80,7 +81,8 @@ class DistillationRKDLoss(ModelPairLoss):
         student_layers = len(self.student_keepkeys)
         teacher_layers = len(self.teacher_keepkeys)
         if student_layers != teacher_layers:
-            text = f"expected {student_layers} layers, as many as in student_keepkeys, got {teacher_layers}"
+            expected = counted(student_layers, "layer")
+            text = f"expected {expected}, as many as in student_keepkeys, got {teacher_layers}"
             raise error_at(text, "teacher_keepkeys")
         return self
 

@@ -95,7 +95,7 @@ def test_paddle_vision_model_gets_gradients(name):
 def test_paddle_vision_model_rejects_other_layout_and_channels():
     with pytest.raises(ValueError, match=r"resnet18: expected NCHW images with 3 channels, got NHWC"):
         build_model("resnet18", data_format="NHWC")
-    with pytest.raises(ValueError, match=r"LeNet: .* with 1 channels, got NCHW images with 3"):
+    with pytest.raises(ValueError, match=r"LeNet: .* with 1 channel, got NCHW images with 3"):
         build_model("LeNet")
 
 

@@ -45,7 +45,7 @@ def test_audit_of_a_hostile_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     assert _audit(root, tmp_path / "out") == 0
     said = capsys.readouterr().out
     assert "30 pictures, 2 unreadable" in said
-    assert "1 contradictory labels" in said
+    assert "1 contradictory label" in said
     text = (tmp_path / "out" / "audit.html").read_text()
     assert "<img src=x" not in text
     assert "<b>cat" not in text

@@ -43,7 +43,7 @@ def attention(**afd: Any) -> Callable[[], Tree]:
         ),
         (
             layer_loss("DistillationRKDLoss", **{**RKD, "teacher_keepkeys": ["a", "b"]}),
-            r"DistillationRKDLoss.teacher_keepkeys: expected 1 layers, as many as in student_keepkeys, got 2",
+            r"DistillationRKDLoss.teacher_keepkeys: expected 1 layer, as many as in student_keepkeys, got 2",
         ),
         (layer_loss("DistillationRKDLoss", **{**RKD, "avgpool": True}), r"avgpool: expected False, got True"),
         (

@@ -81,7 +81,7 @@ def test_parts_use_folders_train_and_val(tmp_path: Path) -> None:
     )
     assert (
         line
-        == f"{tmp_path}: 2 classes (a, b); 5 training images, 1 validation images (its folders train and val)"
+        == f"{tmp_path}: 2 classes (a, b); 5 training images, 1 validation image (its folders train and val)"
     )
 
 

@@ -57,7 +57,7 @@ def test_rows_of_several_files_in_both_forms(tmp_path: Path) -> None:
         (["x"], [0], {}, "expected encoded images as binary values"),
         ([{"path": "x"}], [0], {}, "expected encoded images as binary values"),
         ([b"x"], ["cat"], {}, "expected a whole number for each image, found string"),
-        ([b"x", b"y"], [1, None], {}, "found 1 rows without one"),
+        ([b"x", b"y"], [1, None], {}, "found 1 row without one"),
         ([b"x"], [7], {}, r"row 0: label 7 is not in 0\.\.2"),
         ([b"x"], [-1], {}, "label -1"),
     ],

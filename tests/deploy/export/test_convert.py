@@ -58,7 +58,7 @@ def test_onnx_of_other_tools_is_bundled(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 REJECTED: dict[str, tuple[dict[str, Any], list[str], str]] = {
-    "operator of a library": ({"domain": "acme"}, [], "1 operators are not part of ONNX Runtime.*acme.Magic"),
+    "operator of a library": ({"domain": "acme"}, [], "1 operator is not part of ONNX Runtime.*acme.Magic"),
     "pixels": ({"dtype": "UINT8"}, [], "expected an input of float32 values, found UINT8"),
     "any size": ({"side": "s"}, [], "expected the file inference.yml, because the input"),
     "other transforms": (

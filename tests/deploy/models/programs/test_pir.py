@@ -157,7 +157,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     ),
     "missing attribute": (remove_attributes, "the attribute 'col' is missing"),
     "later value": (use_later_value, "is not defined before it"),
-    "operands": (add_operand, "damaged: 3 operands and 1 results"),
+    "operands": (add_operand, "damaged: 3 operands and 1 result"),
     "value": (define_twice, "is used twice"),
     "type": (set_type, "expected a tensor, found the type 0.t_selected_rows"),
 }
