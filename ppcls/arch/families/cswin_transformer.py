@@ -18,7 +18,7 @@ from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths
 from ppcls.arch.layers.tokens import PatchNorm, apply_to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, linear
-from ppcls.arch.layers.windows import crop, from_windows, pad_to_multiple, to_windows
+from ppcls.arch.layers.windows import WindowPartition, crop, pad_to_multiple
 
 _RATIO = 4
 
@@ -36,6 +36,7 @@ class StripeAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.get_v = nn.Conv2D(width, width, 3, padding=1, groups=width, data_format=data_format)
         self.attention = DotProductAttention(heads, drop_rate=drop_rate)
+        self.partition = WindowPartition()
         self._data_format = data_format
 
     def forward(self, parts: Sequence[Tensor], window: tuple[int, int]) -> Tensor:
@@ -43,10 +44,11 @@ class StripeAttention(nn.Layer):  # type: ignore[misc]
 
         H and W are multiples of the height and width of ``window``.
         """
-        query, key, value = (to_windows(part, window) for part in parts)
+        query, key, value = (self.partition.split(part, window) for part in parts)
         image = value.reshape([-1, *window, value.shape[2]])
         local = apply_to_tokens(self.get_v, image, self._data_format).flatten(1, 2)
-        return from_windows(self.attention(query, key, value) + local, window, *parts[0].shape[1:3])
+        mixed = self.attention(query, key, value) + local
+        return self.partition.join(mixed, window, *parts[0].shape[1:3])
 
 
 class CrossBlock(nn.Layer):  # type: ignore[misc]

@@ -133,14 +133,10 @@ class RotaryAttention(SelfAttention):
         if self._has_bias:
             bias = paddle.concat([self.q_bias, paddle.zeros_like(self.q_bias), self.v_bias])
             packed = packed + bias.astype(packed.dtype)
-        tokens = packed.shape[-2]
-        width = packed.shape[-1] // 3
-        split = packed.reshape([-1, tokens, 3, self._heads, width // self._heads])
-        query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(0)
+        query, key, value = self.unpack(packed)
         scores = self.compare(self._rotate(query, rotation), self._rotate(key, rotation))
-        weights = self.attn_drop(F.softmax(scores, axis=-1))
-        mixed = self.mixed(weights, value).transpose([0, 2, 1, 3]).reshape([-1, tokens, width])
-        return self.join(mixed)
+        weights = self.attn_drop(self.softmax(scores))
+        return self.join(self.swap_heads(self.mixed(weights, value)).flatten(2))
 
     def _rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Rotates the patches of queries or keys [B, heads, N, width / heads]."""

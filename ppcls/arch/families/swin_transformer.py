@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import drop_paths, dropout
-from ppcls.arch.layers.transformer import TransformerBlock, linear, normal
+from ppcls.arch.layers.transformer import Permutation, TransformerBlock, linear, normal
 from ppcls.arch.layers.windows import WindowAttention, pad_to_multiple, shift_mask
 from ppcls.arch.public.names import PublicNames
 
@@ -72,17 +71,19 @@ class PatchMerging(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.reduction = linear(4 * width, 2 * width, bias=False)
         self.norm = nn.LayerNorm(4 * width)
+        self.swap_pixels = Permutation(0, 1, 3, 4, 2, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 2 * C]."""
         return self.reduction(self.norm(self.gather(x)))
 
-    @staticmethod
-    def gather(x: Tensor) -> Tensor:
+    def gather(self, x: Tensor) -> Tensor:
         """Concatenates 2 x 2 tokens: maps [B, H, W, C] to [B, ceil(H / 2), ceil(W / 2), 4 * C]."""
         x = pad_to_multiple(x, 2)
+        height, width, channels = x.shape[1:]
+        x = x.reshape([-1, height // 2, 2, width // 2, 2, channels])
         # Published weights expect the pixels column by column.
-        return paddle.concat([x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], axis=-1)
+        return self.swap_pixels(x).reshape([-1, height // 2, width // 2, 4 * channels])
 
 
 class SwinStage(nn.Layer):  # type: ignore[misc]

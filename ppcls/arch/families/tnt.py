@@ -16,7 +16,7 @@ from ppcls.arch.layers.conv_norm import DataFormat
 from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
 from ppcls.arch.layers.tokens import TokenConvolution, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, check_side, linear, normal
-from ppcls.arch.layers.windows import to_windows
+from ppcls.arch.layers.windows import WindowPartition
 from ppcls.arch.public.names import PublicNames
 
 # sides of a patch, and of the part of a patch that the paper calls a pixel
@@ -129,6 +129,7 @@ class TNT(nn.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._side = img_size or 224
+        self.partition = WindowPartition()
         self._data_format = data_format
         count = (self._side // _PATCH) ** 2
         joined = pixel_width * _PIXELS
@@ -149,7 +150,7 @@ class TNT(nn.Layer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Maps images [B, C, H, W] (or NHWC) to logits [B, class_num]."""
         check_side(x, self._side, self._data_format)
-        x = to_windows(to_tokens(x, self._data_format), _PATCH)
+        x = self.partition.split(to_tokens(x, self._data_format), _PATCH)
         pixels = self.pixel_embed(x.reshape([-1, _PATCH, _PATCH, x.shape[2]])).flatten(1, 2) + self.pixel_pos
         joined = pixels.reshape([-1, self.patch_pos.shape[1] - 1, _PIXELS * pixels.shape[2]])
         patches = self.norm2_proj(self.proj(self.norm1_proj(joined)))

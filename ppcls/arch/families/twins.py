@@ -8,7 +8,7 @@ zeros to multiples of the window side. PaddleClas rejects sides that are not mul
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from paddle import ParamAttr, Tensor, nn
 from paddle.regularizer import L2Decay
@@ -17,7 +17,7 @@ from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal
 from ppcls.arch.layers.drop_path import drop_paths, dropout
 from ppcls.arch.layers.tokens import PatchNorm, ReducedAttention, TokenConvolution
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
-from ppcls.arch.layers.windows import crop, from_windows, pad_to_multiple, to_windows
+from ppcls.arch.layers.windows import WindowPartition, crop, pad_to_multiple
 from ppcls.arch.public.names import PublicNames
 
 _WINDOW = 7
@@ -26,14 +26,18 @@ _EPSILON = 1e-6  # of the layer norms in PaddleClas and timm, except those of th
 
 
 class LocalAttention(SelfAttention):
-    """Self-attention within windows."""
+    """Self-attention within windows. The arguments are those of `SelfAttention`."""
+
+    def __init__(self, width: int, heads: int, **options: Any) -> None:
+        super().__init__(width, heads, **options)
+        self.partition = WindowPartition()
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps tokens [B, H, W, width] to the same shape."""
         height, width = x.shape[1:3]
         padded = pad_to_multiple(x, _WINDOW)
-        x = self.attend(to_windows(padded, _WINDOW))
-        return crop(from_windows(x, _WINDOW, *padded.shape[1:3]), height, width)
+        x = self.attend(self.partition.split(padded, _WINDOW))
+        return crop(self.partition.join(x, _WINDOW, *padded.shape[1:3]), height, width)
 
 
 class PositionEncoding(nn.Layer):  # type: ignore[misc]

@@ -6,12 +6,11 @@ from functools import partial
 from typing import ClassVar
 
 from paddle import Tensor, nn
-from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import Activation, ConvNorm, DataFormat, batch_norm
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.sequence import LayerScale
-from ppcls.arch.layers.transformer import MatrixProduct
+from ppcls.arch.layers.transformer import MatrixProduct, Softmax
 from ppcls.arch.public.names import PublicNames
 
 _FEATURES = 1280
@@ -135,6 +134,7 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
         self.key_down_proj, self.value_down_proj = (down() if stride > 1 else nn.Identity() for _ in range(2))
         self.scores = MatrixProduct(transposed=True)
         self.mixed = MatrixProduct()
+        self.softmax = Softmax()
         self.layer_scale = LayerScale(channels, scale, data_format)
         self.drop_path = DropPath(drop)
         self._width = width
@@ -149,7 +149,7 @@ class MultiQueryAttention(nn.Layer):  # type: ignore[misc]
         value = self._tokens(self.value_proj(self.value_down_proj(y)))
         count, width = query.shape[1:]
         scores = self.scores(query.reshape([-1, count * width // self._width, self._width]), key)
-        y = self.mixed(F.softmax(scores, axis=-1), value).reshape([-1, count, width])
+        y = self.mixed(self.softmax(scores), value).reshape([-1, count, width])
         if self._channels_last:
             y = y.reshape([-1, *x.shape[1:3], width])
         else:

@@ -43,6 +43,33 @@ class MatrixProduct(nn.Layer):  # type: ignore[misc]
         return int(math.prod(output.shape) * x.shape[-1])
 
 
+class Permutation(nn.Layer):  # type: ignore[misc]
+    """A layer that reorders the axes of a tensor. As a layer, it can be replaced by a faster one on CPUs.
+
+    Args:
+        axes: For each axis of the result, the axis of the input.
+
+    Attributes:
+        axes: The argument.
+    """
+
+    def __init__(self, *axes: int) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the tensor with reordered axes."""
+        return x.transpose(self.axes)
+
+
+class Softmax(nn.Layer):  # type: ignore[misc]
+    """Softmax over the last axis. As a layer, it can be replaced by a faster one on CPUs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps scores [..., N] to weights of the same shape, whose sums over the last axis are 1."""
+        return F.softmax(x, axis=-1)
+
+
 class DotProductAttention(nn.Layer):  # type: ignore[misc]
     """Multi-head attention for given queries, keys and values.
 
@@ -56,6 +83,8 @@ class DotProductAttention(nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.scores = MatrixProduct(transposed=True)
         self.mixed = MatrixProduct()
+        self.softmax = Softmax()
+        self.swap_heads = Permutation(0, 2, 1, 3)
         self.attn_drop = dropout(drop_rate)
         self._heads = heads
         self._scale = scale
@@ -66,13 +95,13 @@ class DotProductAttention(nn.Layer):  # type: ignore[misc]
         ``bias``, [heads, N, M], is added to the products of queries and keys.
         """
         query, key, value = (
-            x.reshape([-1, x.shape[1], self._heads, x.shape[2] // self._heads]).transpose([0, 2, 1, 3])
+            self.swap_heads(x.reshape([-1, x.shape[1], self._heads, x.shape[2] // self._heads]))
             for x in (query, key, value)
         )
         # Scale first, to stay in the range of float16.
         scores = self.scores(query * (self._scale or query.shape[-1] ** -0.5), key)
-        weights = self.attn_drop(F.softmax(scores if bias is None else scores + bias, axis=-1))
-        return self.mixed(weights, value).transpose([0, 2, 1, 3]).flatten(2)
+        weights = self.attn_drop(self.softmax(scores if bias is None else scores + bias))
+        return self.swap_heads(self.mixed(weights, value)).flatten(2)
 
 
 class SelfAttention(nn.Layer):  # type: ignore[misc]
@@ -104,6 +133,9 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         self.add_sublayer(self.names[1], linear(width, width))
         self.scores = MatrixProduct(transposed=True)
         self.mixed = MatrixProduct()
+        self.softmax = Softmax()
+        self.split_heads = Permutation(2, 0, 3, 1, 4)
+        self.swap_heads = Permutation(0, 2, 1, 3)
         self.attn_drop = dropout(attn_drop_rate)
         self.proj_drop = dropout(drop_rate)
         self._heads = heads
@@ -125,17 +157,21 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
 
         See `attend` for the bias.
         """
-        tokens = packed.shape[-2]
-        width = packed.shape[-1] // 3
-        split = packed.reshape([-1, tokens, 3, self._heads, width // self._heads])
-        query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(0)
+        query, key, value = self.unpack(packed)
         scores = self.compare(query, key)
         if bias is not None:
             groups = scores.reshape([-1, *bias.shape])
             # The bias has one row per window of an image, and the batch has the windows of all images.
-            scores = (groups + bias).reshape([-1, self._heads, tokens, tokens])
-        weights = self.attn_drop(F.softmax(scores, axis=-1))
-        return self.mixed(weights, value).transpose([0, 2, 1, 3]).reshape([-1, tokens, width])
+            scores = (groups + bias).reshape([-1, *scores.shape[1:]])
+        weights = self.attn_drop(self.softmax(scores))
+        return self.swap_heads(self.mixed(weights, value)).flatten(2)
+
+    def unpack(self, packed: Tensor) -> list[Tensor]:
+        """Maps [B, N, 3 * width] to queries, keys and values, [B, heads, N, width / heads] each."""
+        width = packed.shape[-1] // 3
+        split = packed.reshape([-1, packed.shape[-2], 3, self._heads, width // self._heads])
+        parts: list[Tensor] = self.split_heads(split).unbind(0)
+        return parts
 
     def join(self, mixed: Tensor) -> Tensor:
         """Maps mixed values of all heads [B, N, width] to the output of the layer."""

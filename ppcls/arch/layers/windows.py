@@ -8,9 +8,35 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.layers.transformer import SelfAttention
+from ppcls.arch.layers.transformer import Permutation, SelfAttention
 
 _APART = -100.0  # added to the score of two tokens from different regions, as in the code of the authors
+
+
+class WindowPartition(Permutation):
+    """Splits feature maps of tokens into windows, and joins them."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, 3, 2, 4, 5)  # rows of windows, columns of windows, rows, columns
+
+    def split(self, x: Tensor, window: int | tuple[int, int]) -> Tensor:
+        """Splits tokens [B, H, W, C] into windows [B * windows, tokens per window, C].
+
+        Args:
+            x: Tokens. Their height and width are multiples of the height and width of a window.
+            window: Side, or height and width, of a window.
+        """
+        rows, columns = _sides(window)
+        height, width, channels = x.shape[1:]
+        x = x.reshape([-1, height // rows, rows, width // columns, columns, channels])
+        return self(x).reshape([-1, rows * columns, channels])
+
+    def join(self, x: Tensor, window: int | tuple[int, int], height: int, width: int) -> Tensor:
+        """Joins windows [B * windows, tokens per window, C] to tokens [B, height, width, C]."""
+        rows, columns = _sides(window)
+        channels = x.shape[-1]
+        x = x.reshape([-1, height // rows, width // columns, rows, columns, channels])
+        return self(x).reshape([-1, height, width, channels])
 
 
 class WindowAttention(SelfAttention):
@@ -39,6 +65,7 @@ class WindowAttention(SelfAttention):
     ) -> None:
         super().__init__(width, heads, bias=bias, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         add_constant(self, "relative_position_index", relative_positions(window))
+        self.partition = WindowPartition()
         self._window = window
         self._shift = shift
 
@@ -59,8 +86,8 @@ class WindowAttention(SelfAttention):
         padded = x.shape[1:3]
         if shifted:
             x = x.roll([-self._shift, -self._shift], [1, 2])
-        x = self.attend(to_windows(x, self._window), self._bias(mask))
-        x = from_windows(x, self._window, *padded)
+        x = self.attend(self.partition.split(x, self._window), self._bias(mask))
+        x = self.partition.join(x, self._window, *padded)
         if shifted:
             x = x.roll([self._shift, self._shift], [1, 2])
         return crop(x, height, width)
@@ -117,7 +144,7 @@ def shift_mask(height: int, width: int, window: int) -> Tensor:
         for side in (height, width)
     )
     regions = (3 * rows.unsqueeze(1) + columns).reshape([1, height, width, 1])
-    regions = to_windows(regions, window).squeeze(-1)
+    regions = WindowPartition().split(regions, window).squeeze(-1)
     apart = regions.unsqueeze(1) != regions.unsqueeze(2)
     return (apart.astype("float32") * _APART).unsqueeze(1)
 
@@ -132,27 +159,6 @@ def pad_to_multiple(x: Tensor, side: int) -> Tensor:
 def crop(x: Tensor, height: int, width: int) -> Tensor:
     """Returns the first ``height`` rows and ``width`` columns of tokens [B, H, W, C]."""
     return x if tuple(x.shape[1:3]) == (height, width) else x[:, :height, :width]
-
-
-def to_windows(x: Tensor, window: int | tuple[int, int]) -> Tensor:
-    """Splits tokens [B, H, W, C] into windows [B * windows, tokens per window, C].
-
-    Args:
-        x: Tokens. Their height and width are multiples of the height and width of a window.
-        window: Side, or height and width, of a window.
-    """
-    rows, columns = _sides(window)
-    height, width, channels = x.shape[1:]
-    x = x.reshape([-1, height // rows, rows, width // columns, columns, channels])
-    return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, rows * columns, channels])
-
-
-def from_windows(x: Tensor, window: int | tuple[int, int], height: int, width: int) -> Tensor:
-    """Joins windows [B * windows, tokens per window, C] to tokens [B, height, width, C]."""
-    rows, columns = _sides(window)
-    channels = x.shape[-1]
-    x = x.reshape([-1, height // rows, width // columns, rows, columns, channels])
-    return x.transpose([0, 1, 3, 2, 4, 5]).reshape([-1, height, width, channels])
 
 
 def _sides(window: int | tuple[int, int]) -> tuple[int, int]:

@@ -6,8 +6,8 @@ Decisions:
 - With these layers, a step of ResNet18 with one thread takes 960 instead of 3,120 ms (8 images of 224 px),
   and 130 instead of 550 ms (32 images of 32 px).
 - The library is part of Paddle's package, so that nothing needs to be compiled or installed.
-- Linear layers, products of matrices and activations are replaced too, because transformers consist of them:
-  see linear.py and activation.py for what was measured.
+- Linear layers, products of matrices, permutations, softmax, layer norms and activations are replaced too,
+  because transformers consist of them: see their modules for what was measured.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.kernels.geometry import geometry, is_plain_norm, is_plain_pooling
-from ppcls.arch.kernels.paddle_layers import layout_of
+from ppcls.arch.kernels.paddle_layers import epsilon_of, layout_of, normalized_axes
 from ppcls.arch.layers.conv_norm import ImageConv2D
-from ppcls.arch.layers.transformer import MatrixProduct
+from ppcls.arch.layers.tokens import ChannelNorm
+from ppcls.arch.layers.transformer import MatrixProduct, Permutation, Softmax
 from ppcls.arch.onednn.activation import find_activation
 from ppcls.arch.onednn.batch_norm import batch_norm
 from ppcls.arch.onednn.convolution import convolve
+from ppcls.arch.onednn.layer_norm import layer_norm
 from ppcls.arch.onednn.linear import multiply, multiply_matrices
 from ppcls.arch.onednn.max_pool import max_pool
+from ppcls.arch.onednn.permutation import permute
+from ppcls.arch.onednn.softmax import softmax
 
 
 def fuse(model: nn.Layer) -> int:
     """Makes the layers of a model use oneDNN.
 
-    These are NHWC convolutions, batch norms and max poolings, linear layers, products of matrices, and the
-    activations after them.
+    These are NHWC convolutions, batch norms and max poolings, linear layers, layer norms, products of
+    matrices, the softmax and the permutations of attention, and the activations after them.
 
     Returns:
         Number of convolutions, batch norms and products of matrices that were changed.
@@ -56,6 +60,12 @@ def fuse(model: nn.Layer) -> int:
             count += 1
         elif type(layer) is nn.Linear:
             _replace_forward(layer, _linear)
+        elif isinstance(layer, nn.LayerNorm) and _is_plain_layer_norm(layer):
+            _replace_forward(layer, _normalize_tokens)
+        elif isinstance(layer, Permutation):
+            _replace_forward(layer, _permute)
+        elif type(layer) is Softmax:
+            _replace_forward(layer, _softmax)
         elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
             _replace_forward(layer, _max_pool)
     return count
@@ -97,6 +107,30 @@ def _multiply_matrices(layer: MatrixProduct, x: Tensor, y: Tensor) -> Tensor:
     if not equal or x.dtype != paddle.float32 or y.dtype != paddle.float32:
         return MatrixProduct.forward(layer, x, y)
     return multiply_matrices(x, y, transposed=layer.transposed)
+
+
+def _is_plain_layer_norm(layer: nn.LayerNorm) -> bool:
+    """Returns whether a layer norm computes its statistics over the last axis, and has learned factors."""
+    known = type(layer) is nn.LayerNorm or (type(layer) is ChannelNorm and layer.channels_last)
+    return known and normalized_axes(layer) == 1 and layer.weight is not None and layer.bias is not None
+
+
+def _normalize_tokens(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    if x.dtype != paddle.float32 or not x.size:
+        return type(layer).forward(layer, x)
+    return layer_norm(x, layer.weight, layer.bias, epsilon_of(layer))
+
+
+def _permute(layer: Permutation, x: Tensor) -> Tensor:
+    if x.dtype != paddle.float32 or not x.size:
+        return Permutation.forward(layer, x)
+    return permute(x, layer.axes)
+
+
+def _softmax(layer: Softmax, x: Tensor) -> Tensor:
+    if x.dtype != paddle.float32 or not x.size:
+        return Softmax.forward(layer, x)
+    return softmax(x)
 
 
 def _trains(layer: nn.BatchNorm2D, x: Tensor) -> Any:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppcls.arch.families.swin_transformer import SwinTransformer
-from ppcls.arch.layers.windows import from_windows, relative_positions, shift_mask, to_windows
+from ppcls.arch.layers.windows import WindowPartition, relative_positions, shift_mask
 from ppcls.errors import UserError
 from ppcls.weights.files import fill_model
 
@@ -19,11 +19,11 @@ SIDES = st.integers(1, 3)
 def test_windows_round_trip(down: int, along: int, window: int) -> None:
     height, width = down * window, along * window
     x = np.arange(2 * height * width * 3).reshape(2, height, width, 3)
-    windows = to_windows(paddle.to_tensor(x), window).numpy()
+    windows = WindowPartition().split(paddle.to_tensor(x), window).numpy()
     assert windows.shape == (2 * down * along, window * window, 3)
     last = x[-1, height - window :, width - window :].reshape(-1, 3)
     np.testing.assert_array_equal(windows[-1], last)
-    back = from_windows(paddle.to_tensor(windows), window, height, width)
+    back = WindowPartition().join(paddle.to_tensor(windows), window, height, width)
     np.testing.assert_array_equal(back.numpy(), x)
 
 
@@ -36,7 +36,7 @@ def test_shift_mask_separates_wrapped_regions(down: int, along: int, window: int
     assert mask.shape == (down * along, 1, window**2, window**2)
     places = np.stack(np.indices((height, width)), -1)
     rolled = np.roll(places, (-shift, -shift), (0, 1))
-    windows = to_windows(paddle.to_tensor(rolled[None]), window).numpy()
+    windows = WindowPartition().split(paddle.to_tensor(rolled[None]), window).numpy()
     for allowed, tokens in zip(mask[:, 0] == 0, windows, strict=True):
         near = np.abs(tokens[:, None] - tokens[None]).max(-1) < window
         # In a shifted window that crosses an edge, a row is either before the shift or wrapped around.

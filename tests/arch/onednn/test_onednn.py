@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +19,18 @@ from paddle.nn import functional as F
 from ppcls.arch.build import build_model
 from ppcls.arch.kernels.geometry import Geometry
 from ppcls.arch.layers.drop_path import DropPath
-from ppcls.arch.layers.transformer import MatrixProduct
+from ppcls.arch.layers.tokens import ChannelNorm
+from ppcls.arch.layers.transformer import MatrixProduct, Permutation, Softmax
 from ppcls.arch.onednn.activation import find_activation
 from ppcls.arch.onednn.batch_norm import batch_norm
 from ppcls.arch.onednn.convolution import convolve
+from ppcls.arch.onednn.layer_norm import layer_norm
 from ppcls.arch.onednn.layers import fuse
 from ppcls.arch.onednn.library import OneDnnUnavailableError, library
 from ppcls.arch.onednn.linear import multiply, multiply_matrices
 from ppcls.arch.onednn.max_pool import max_pool
+from ppcls.arch.onednn.permutation import permute
+from ppcls.arch.onednn.softmax import softmax
 
 TOLERANCE = 1e-5  # of float32 sums in another order
 NCHW = [0, 3, 1, 2]
@@ -174,6 +179,91 @@ def test_multiply_matrices_matches_float64(
         np.testing.assert_allclose(value.numpy(), reference.numpy(), rtol=1e-4, atol=1e-4)
 
 
+SHAPES = st.lists(st.one_of(st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SHAPES, st.sampled_from([1e-6, 1e-5, 1e-3]), st.booleans())
+def test_layer_norm_matches_float64(shape: list[int], epsilon: float, sliced: bool) -> None:
+    """Of all shapes and epsilons, also of a part of a tensor, whose memory starts elsewhere."""
+    shape = [3, *shape]  # Paddle's layer norm needs two axes
+    width = shape[-1]
+    whole = _random((2, *shape) if sliced else tuple(shape), 1, shift=3.0)
+    x = whole[1] if sliced else whole
+    gamma, beta = _random((width,), 2, shift=1.0), _random((width,), 3)
+    y = layer_norm(x, gamma, beta, epsilon)
+    gradient = _random(tuple(x.shape), 4)
+    y.backward(gradient)
+    operands = [whole, gamma, beta]
+    exact = [_double(operand) for operand in operands]
+    expected = F.layer_norm(exact[0][1] if sliced else exact[0], [width], *exact[1:], epsilon)
+    expected.backward(gradient.astype("float64"))
+    scale = 1 / np.sqrt(epsilon)  # of the gradient where all values of a row are equal, as in rows of one
+    np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+    for operand, reference in zip(operands, exact, strict=True):
+        np.testing.assert_allclose(
+            operand.grad.numpy(), reference.grad.numpy(), rtol=1e-4, atol=1e-5 * max(scale, 10.0)
+        )
+
+
+def test_fuse_replaces_only_layer_norms_of_the_last_axis_with_factors() -> None:
+    x = _random((2, 5, 6, 8), 1)
+    replaced = [nn.LayerNorm(8, 1e-3), ChannelNorm(8, 1e-3, "NHWC")]
+    kept = [
+        nn.LayerNorm([6, 8]),
+        nn.LayerNorm(8, weight_attr=False),
+        nn.LayerNorm(8, bias_attr=False),
+        ChannelNorm(5, 1e-5, "NCHW"),
+    ]
+    for layer in replaced + kept:
+        expected = layer(x).numpy()
+        fuse(layer)
+        assert ("forward" in vars(layer)) == (layer in replaced)
+        np.testing.assert_allclose(layer(x).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layer_norm_computes_only_needed_gradients() -> None:
+    x, gamma, beta = _random((3, 6), 1), _random((6,), 2), _random((6,), 3)
+    gamma.stop_gradient = True
+    layer_norm(x, gamma, beta, 1e-5).sum().backward()
+    assert gamma.grad is None
+    assert x.grad is not None
+    np.testing.assert_array_equal(beta.grad.numpy(), np.full(6, 3, "float32"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(SHAPES, st.sampled_from([1.0, 30.0, 1000.0]))
+def test_softmax_matches_float64(shape: list[int], scale: float) -> None:
+    x = _random(tuple(shape), 1)
+    y = softmax(x * scale)
+    y.backward(_random(tuple(shape), 2))
+    exact = _double(x)
+    expected = F.softmax(exact * scale)
+    expected.backward(_random(tuple(shape), 2).astype("float64"))
+    np.testing.assert_allclose(y.numpy(), expected.numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(x.grad.numpy(), exact.grad.numpy(), rtol=1e-4, atol=1e-6 * scale)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.booleans())
+def test_permute_copies_all_values_and_gradients(data: st.DataObject, shape: list[int], sliced: bool) -> None:
+    axes = data.draw(st.permutations(range(len(shape))))
+    # Paddle slices tensors of at most six axes.
+    whole = _random((2, *shape) if sliced and len(shape) < 6 else tuple(shape), 1)
+    sliced = whole.ndim > len(shape)
+    x = whole[1] if sliced else whole
+    y = permute(x, axes)
+    gradient = _random(tuple(y.shape), 2)
+    y.backward(gradient)
+    np.testing.assert_array_equal(y.numpy(), x.numpy().transpose(axes))
+    dx = whole.grad[1] if sliced else whole.grad
+    np.testing.assert_array_equal(dx.numpy(), gradient.numpy().transpose(np.argsort(axes)))
+    before = x.numpy()
+    with paddle.no_grad():
+        y.scale_(2.0)
+    np.testing.assert_array_equal(x.numpy(), before)  # the result has its own memory
+
+
 @pytest.mark.parametrize("act", [F.gelu, F.swish, F.silu, F.hardswish])
 def test_activation_matches_float64(act: Callable[[Tensor], Tensor]) -> None:
     function = find_activation(act)
@@ -290,11 +380,16 @@ def _logits_and_gradients(model: nn.Layer, image: Tensor) -> tuple[NDArray[Any],
         ("MobileNetV3_small_x1_0", 64),
         ("EfficientNetB0_small", 64),
         ("DeiT_tiny_patch16_224", 224),
+        pytest.param("SwinTransformer_tiny_patch4_window7_224", 64, marks=pytest.mark.slow),
     ],
 )
 def test_fused_model_matches_float64(name: str, side: int) -> None:
     exact, fused = _build_twins(name)
+    indexes = {name: buffer.clone() for name, buffer in exact.named_buffers() if buffer.dtype == paddle.int64}
     exact.to(dtype="float64")
+    for path, index in indexes.items():  # `to` converts indexes too
+        *parents, buffer = path.split(".")
+        functools.reduce(getattr, parents, exact).register_buffer(buffer, index)
     assert fuse(fused) > 20
     image = _random((64 * 4 // side, side, side, 3), 1)
     expected = _logits_and_gradients(exact, image.astype("float64"))
@@ -316,13 +411,16 @@ def test_fuse_in_evaluation_uses_running_statistics() -> None:
         np.testing.assert_allclose(fused(image).numpy(), model(image).numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer", ["convolution", "norm", "pooling", "linear"])
+@pytest.mark.parametrize("layer", ["convolution", "norm", "pooling", "linear", "tokens", "swap", "softmax"])
 def test_fuse_leaves_float64_to_paddle(layer: str) -> None:
     layers: dict[str, Callable[[], nn.Layer]] = {
         "convolution": lambda: nn.Conv2D(4, 8, 3, data_format="NHWC"),
         "norm": lambda: nn.BatchNorm2D(4, data_format="NHWC"),
         "pooling": lambda: nn.MaxPool2D(2, data_format="NHWC"),
         "linear": lambda: nn.Linear(4, 3),
+        "tokens": lambda: nn.LayerNorm(4),
+        "swap": lambda: Permutation(0, 2, 3, 1),
+        "softmax": Softmax,
     }
     model = layers[layer]()
     own = copy.deepcopy(model)
