@@ -33,6 +33,9 @@ _PACKAGES = "'onnx>=1.16' 'ml_dtypes>=0.5'"
 _QUANTIZE = "QuantizeLinear"
 _DEQUANTIZE = "DequantizeLinear"
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
+# Networks with this operator are quantized only in layers with weights. The sums of residual branches and the
+# weights of attention have values of very different sizes, of which 8 bits keep only the largest.
+_NORMALIZATION = "LayerNormalization"
 _FLOAT_OUTPUT = ("Gemm", "MatMul")  # int8 operators that return float32
 
 
@@ -190,6 +193,9 @@ def quantize(
     ):
         fused, result = (folder / f"{step}.onnx" for step in ("fused", "int8"))
         _fuse(file, fused)
+        graph = onnx.load(fused).graph
+        is_transformer = any(node.op_type == _NORMALIZATION for node in graph.node)
+        excluded = [*_find_float_nodes(graph), *(_find_products(graph) if is_transformer else ())]
         with hide_tool_output():
             quantization.quantize_static(
                 fused,
@@ -201,7 +207,8 @@ def quantize(
                 activation_type=quantization.QuantType.QInt8 if signed else quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
                 calibrate_method=methods[method],
-                nodes_to_exclude=_find_float_nodes(onnx.load(fused).graph),
+                op_types_to_quantize=list(_WEIGHTED) if is_transformer else None,
+                nodes_to_exclude=excluded,
                 extra_options={
                     # Number of batches whose activations the calibrator keeps in memory.
                     "CalibStridedMinMax": 1,
@@ -274,6 +281,12 @@ def _find_float_nodes(graph: Any) -> list[str]:
         elif node.op_type == "Softmax" or not outputs.isdisjoint(node.output):
             names.append(node.name)
     return names
+
+
+def _find_products(graph: Any) -> list[str]:
+    """Returns the names of the matrix products without weights, as in attention."""
+    stored = {tensor.name for tensor in graph.initializer}
+    return [node.name for node in graph.node if node.op_type == "MatMul" and stored.isdisjoint(node.input)]
 
 
 def _count_operators(graph: Any) -> QuantizedOperators:

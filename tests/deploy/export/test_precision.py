@@ -417,6 +417,31 @@ def test_quantize_model_without_int8_form_is_an_error(tmp_path: Path) -> None:
     assert file.read_bytes() == model.SerializeToString()
 
 
+def test_quantize_transformer_keeps_attention_and_sums_in_float32(tmp_path: Path) -> None:
+    """With all operators in int8, probabilities of a DeiT changed by up to 0.9, otherwise by 0.03."""
+    weights = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    stored = {"scale": np.ones(8, np.float32), "shift": np.zeros(8, np.float32), "weights": weights}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale", "shift"], ["normal"], "normalize"),
+        helper.make_node("MatMul", ["normal", "weights"], ["values"], "layer"),
+        helper.make_node("Transpose", ["values"], ["keys"], "turn", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["values", "keys"], ["products"], "attention"),
+        helper.make_node("Softmax", ["products"], ["shares"], "shares"),
+        helper.make_node("MatMul", ["shares", "values"], ["mixed"], "mix"),
+        helper.make_node("Add", ["x", "mixed"], ["y"], "sum"),
+    ]
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4, 8]) for name in ("x", "y")]
+    tensors = [onnx.numpy_helper.from_array(values, name) for name, values in stored.items()]
+    graph = helper.make_graph(nodes, "g", shapes[:1], shapes[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    file = tmp_path / "inference.onnx"
+    file.write_bytes(model.SerializeToString())
+    images = [np.random.default_rng(1).normal(size=(16, 4, 8)).astype(np.float32)]
+    found = quantize(file, "Net", "x", images, "minmax")
+    assert found.int8 == {"MatMul": 1}
+    assert {"Add", "LayerNormalization", "MatMul", "Softmax"} <= set(found.float32)
+
+
 def test_export_without_the_quantizer_names_the_packages(
     tmp_path: Path,
     trained: dict[str, Any],
