@@ -16,7 +16,7 @@ from ppcls.config.base.fields import Count, Index
 from ppcls.data.index.base import DECODER, Dataset
 from ppcls.data.index.class_names import check_labels
 from ppcls.data.index.pixels import PixelIndex
-from ppcls.data.records.tar import list_members
+from ppcls.data.records.tar import check_sizes, list_members
 from ppcls.errors import UserError, counted
 from ppcls.files import read_regular
 from ppcls.weights.pickled import unpickle_bytes
@@ -78,7 +78,7 @@ def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
     try:
         if source.is_dir():
             return [(source / name, read_regular(source / name)) for name in names]
-        with tarfile.open(source, "r:*") as tar:
+        with check_sizes(), tarfile.open(source, "r:*") as tar:
             members = {member.name: member for member in list_members(tar)}
             return [(source / name, _read_member(tar, members, f"{_FOLDER}/{name}")) for name in names]
     except FileNotFoundError as error:

@@ -25,7 +25,7 @@ from ppcls.data.records.shard import (
     ShardFile,
     how_to_rebuild,
 )
-from ppcls.data.records.tar import list_members
+from ppcls.data.records.tar import check_sizes, list_members
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import IMAGE_EXTENSIONS
 
@@ -129,7 +129,11 @@ def _split_name(name: str) -> tuple[str, str]:
 def _list_members(file: ShardFile) -> Iterator[tarfile.TarInfo]:
     """Yields the files that can be part of a sample: regular, not hidden, and with an extension."""
     try:
-        with file.path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        with (
+            check_sizes(),
+            file.path.open("rb") as stream,
+            tarfile.open(fileobj=stream, mode="r:") as tar,
+        ):
             members = list_members(tar)
             offset = tar.offset
     except (tarfile.TarError, ArithmeticError, LookupError, ValueError) as error:

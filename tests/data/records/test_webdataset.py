@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from formats import FORMATS, content, opened, records, write, write_index
+from paths import ROOT, SUPPORT
+from runs import GUARD
 
 from ppcls.data.records.shard import ImageRecord, OpenFiles, default_index_path
 from ppcls.data.records.webdataset import WebDatasetFormat
@@ -210,3 +212,38 @@ def test_sparse_file_at_the_end_does_not_hide_the_end(tmp_path: Path) -> None:
     """Of a sparse file, the tar contains fewer bytes than its size says."""
     path = pax(tmp_path / "sparse.tar", GNU_sparse_size="999999999999", GNU_sparse_map="0,600")
     assert read(path) == [(b"one", 4)]
+
+
+@pytest.mark.hostile
+def test_size_beyond_any_file_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = pax(tmp_path / "odd.tar", size=str(2**62))
+    with pytest.raises(UserError, match=r"odd.tar: expected a complete, .*beyond the end of the largest"):
+        read(path)
+
+
+LONG_NAME = """
+import resource, sys, tarfile
+from pathlib import Path
+sys.path[:0] = sys.argv[1:]
+from formats import write_index
+from ppcls.errors import UserError
+member = tarfile.TarInfo("././@LongLink")
+member.type = tarfile.GNUTYPE_LONGNAME
+member.size = 8 << 30
+path = Path("odd.tar")
+path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+try:
+    write_index("webdataset", path)
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.hostile
+def test_long_name_that_needs_gigabytes_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", LONG_NAME, str(SUPPORT), str(ROOT)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert "odd.tar: expected a complete, uncompressed tar file, found: there is not enough" in done.stdout, (
+        done
+    )
