@@ -56,11 +56,11 @@ class FetchModelsOptions:
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls models fetch ResNet50",
-        "ppcls models fetch ResNet50_ssld MobileNetV3_small_x1_0",
+        "ppcls models fetch ResNet50_vd_ssld MobileNetV3_small_x1_0",
     )
 
     names: tuple[str, ...] = argument(
-        "architecture, such as ResNet50, or variant of its weights, such as ResNet50_ssld", metavar="NAME"
+        "architecture, such as ResNet50, or variant of its weights, such as ResNet50_vd_ssld", metavar="NAME"
     )
 
 

@@ -20,7 +20,7 @@ FENCED = r"^```[\s\S]*?^```$"
 BLOCK = rf"(?:^ {{4}}.*\n)+|{FENCED}"
 PROGRAMS = (
     "ppcls|python3?|make|pip|curl|wget|openssl|docker|find|git|ssh|s?run|sbatch|scontrol|tensorboard|visualdl|wandb|"
-    "mlflow|source|cd|cp|mkdir|export"
+    "mlflow|source|cd|cp|mkdir|export|awk"
 )
 COMMAND = rf"(?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) \S"
 # `ppcls train` and `python tools/train.py` in a sentence are names; with an argument they are commands.
@@ -167,7 +167,7 @@ def _comments(path: Path) -> str:
 def _commands_in(text: str) -> Iterator[str]:
     """Yields the commands in comments and docstrings: indented lines, and quoted commands with arguments."""
     for line in text.splitlines():
-        comment = re.match(r"#(?: \w+:)? +(.*)|    (.*)", line)
+        comment = re.match(r"#(?: [^:]*:)? +(.*)|    (.*)", line)
         command = re.split(r"  +", (comment[1] or comment[2]).strip())[0] if comment else ""
         if re.match(COMMAND, command):
             yield command

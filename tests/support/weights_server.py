@@ -22,6 +22,7 @@ FILES = {
     "RegNetX_200MF_pretrained.pdparams": "RegNetX_200MF",
     "legendary_models/ResNet50_pretrained.pdparams": "ResNet50",
     "legendary_models/ResNet50_vd_ssld_pretrained.pdparams": "ResNet50_vd",
+    "legendary_models/MobileNetV3_small_x1_0_pretrained.pdparams": "MobileNetV3_small_x1_0",
 }
 
 
