@@ -15,6 +15,7 @@ from typing import TypeVar
 from ppcls.cli.command import exit_code, write_output
 from ppcls.errors import TryAgainError, UserError
 from ppcls.files import print_error
+from ppcls.runtime.launcher import TIMEOUT, launcher_command
 
 _HELP = """\
 usage: ppcls launch [OPTIONS] COMMAND [ARGUMENTS]
@@ -57,7 +58,6 @@ _VARIABLES = {
     "PADDLE_START_PORT": ("--start_port",),
     "PADDLE_IPS": ("--ips",),
 }
-_MASTER_TIMEOUT = "PPCLS_MASTER_TIMEOUT"  # variable with the seconds to wait for the first machine
 _Result = TypeVar("_Result")
 _EXAMPLE = "ppcls launch --gpus=0,1 train -c configs/ResNet50.yaml"
 
@@ -126,7 +126,9 @@ def _launch(words: Sequence[str]) -> None:
     check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, find_gpus())
     options = resolve_master(split.options, environment)
     wait_for_master(options, environment)
-    command = [sys.executable, "-m", "paddle.distributed.launch", *options, *program]
+    # With etcd, the launcher has time limits of its own.
+    seconds = None if _read_master(options, environment) is None else _read_timeout(environment)
+    command = launcher_command(options, program, seconds)
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)  # noqa: S606 - no shell is needed
 
@@ -241,6 +243,18 @@ def _read_master(options: Sequence[str], environment: Mapping[str, str]) -> tupl
     return None if not host or "//" in master or not port.isdecimal() else (host, int(port))
 
 
+def _read_timeout(environment: Mapping[str, str]) -> int:
+    """Returns the seconds to wait for other machines.
+
+    Raises:
+        UserError: The value of the variable is invalid.
+    """
+    text = environment.get(TIMEOUT, "900")
+    if not text.isdecimal():
+        raise UserError(f"{TIMEOUT}={text}: expected a number of seconds, such as 900")
+    return int(text)
+
+
 def _try_until(act: Callable[[], _Result], failure: str, environment: Mapping[str, str]) -> _Result:
     """Calls ``act`` until it raises no `OSError`, and returns its result.
 
@@ -248,18 +262,16 @@ def _try_until(act: Callable[[], _Result], failure: str, environment: Mapping[st
         TryAgainError: It still fails after the time limit.
         UserError: The time limit is invalid.
     """
-    text = environment.get(_MASTER_TIMEOUT, "900")
-    if not text.isdecimal():
-        raise UserError(f"{_MASTER_TIMEOUT}={text}: expected a number of seconds, such as 900")
-    deadline = time.monotonic() + int(text)
+    seconds = _read_timeout(environment)
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return act()
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise TryAgainError(
-                    f"{failure} within {text} s ({error}). Start the first machine, and check the address, "
-                    f"the port and the firewall; {_MASTER_TIMEOUT} sets the limit in seconds"
+                    f"{failure} within {seconds} s ({error}). Start the first machine, and check the "
+                    f"address, the port and the firewall; {TIMEOUT} sets the limit in seconds"
                 ) from None
             time.sleep(0.5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -151,6 +152,27 @@ def test_name_of_the_master_is_replaced_by_its_address() -> None:
 def test_name_without_address_is_an_error_for_another_try() -> None:
     with pytest.raises(TryAgainError, match=r"gone\.invalid:80: this name has no IPv4 address within 0 s"):
         resolve_master(["--master=gone.invalid:80"], {"PPCLS_MASTER_TIMEOUT": "0"})
+
+
+@pytest.mark.slow
+def test_first_machine_waits_for_the_others_up_to_a_limit(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    command = [sys.executable, ROOT / "tools" / "launch.py", f"--master=localhost:{port}", "--nnodes=2"]
+    environment = {**os.environ, "PPCLS_MASTER_TIMEOUT": "5"}
+    done = subprocess.run(
+        [*command, "--rank=0", "--host=127.0.0.1", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 75
+    assert "the launchers of all machines did not find each other within 5 s" in done.stderr
 
 
 def test_launcher_continues_when_the_master_answers() -> None:
