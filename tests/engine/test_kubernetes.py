@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,22 +204,20 @@ class Job:
                         assert pod.returncode not in stop, self.logs()
                         self.restarts += 1
                         assert self.restarts <= limit, self.logs()
-                        kill(pod)
+                        self.kill(rank, pod)
                         pods[rank] = self.start(rank)
                 time.sleep(0.1)
         finally:
-            for pod in pods:
-                kill(pod)
+            for rank, pod in enumerate(pods):
+                self.kill(rank, pod)
+
+    def kill(self, rank: int, pod: subprocess.Popen[bytes]) -> None:
+        """Kills all processes of a container. Those of the launcher are in sessions of their own."""
+        self.hosts.signal(rank, signal.SIGKILL)
+        pod.wait()
 
     def logs(self) -> str:
         return "\n".join((self.shared / f"pod{rank}.log").read_text()[-4000:] for rank in (0, 1))
-
-
-def kill(pod: subprocess.Popen[bytes]) -> None:
-    """Kills all processes of a container."""
-    with suppress(ProcessLookupError):
-        os.killpg(pod.pid, signal.SIGKILL)
-    pod.wait()
 
 
 @pytest.fixture
@@ -253,7 +250,7 @@ def undisturbed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 def write_config(images: Path, folder: Path) -> Path:
     """Writes a small config to the path that the commands name."""
     tree = small_tree(images, folder / "run")
-    tree["Global"].update(epochs=8, save_steps=1)
+    tree["Global"].update(epochs=4, save_steps=1, cpu_threads=1)
     tree["DataLoader"]["Train"]["sampler"] = {"global_batch_size": 8, "shuffle": True}
     path = folder / "configs" / "ResNet50.yaml"
     path.parent.mkdir()
@@ -285,7 +282,7 @@ def test_lost_host_is_replaced_and_the_run_ends_with_the_same_weights(
             return False
         for rank in (0, 1):
             assert probe(file, job.temporary(rank) / "heartbeat") == 0
-        kill(pods[lost])
+        job.kill(lost, pods[lost])
         return True
 
     job.run(lose)
@@ -305,10 +302,9 @@ def test_slow_host_slows_the_run_down_and_changes_nothing(
     def stop_often(pods: list[subprocess.Popen[bytes]]) -> bool:
         """Stops the second host for most of the time."""
         if pods[1].poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(pods[1].pid, signal.SIGSTOP)
-                time.sleep(0.2)
-                os.killpg(pods[1].pid, signal.SIGCONT)
+            hosts.signal(1, signal.SIGSTOP)
+            time.sleep(0.2)
+            hosts.signal(1, signal.SIGCONT)
         return False
 
     job.run(stop_often)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from running import free_port
@@ -29,6 +30,14 @@ class Hosts:
     def port(self) -> int:
         """Returns a port that is free on the first host; in a namespace all are."""
         return 8090 if self.environment else free_port()
+
+    def signal(self, host: int, number: int) -> None:
+        """Sends a signal to all processes of a host that is a namespace."""
+        command = ["ip", "netns", "pids", self.names[host]]
+        found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=GUARD)
+        for process in map(int, found.stdout.split()):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def limit_rate(self, host: int, rate: str) -> None:
         """Limits the rate at which a host sends, such as ``1mbit``."""
@@ -69,7 +78,7 @@ def two_hosts(known: Mapping[str, int] | None = None) -> Iterator[Hosts]:
                 folder.mkdir(parents=True)
                 lines = [
                     "127.0.0.1 localhost",
-                    *(f"{hosts.addresses[i]} {name}" for name, i in known.items()),
+                    *(f"{hosts.addresses[i]} {name}" for name, i in (known or {}).items()),
                 ]
                 (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
         except (OSError, subprocess.CalledProcessError):
