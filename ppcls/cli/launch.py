@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ppcls.cli.command import exit_code, write_output
+from ppcls.engine.launcher import TIMEOUT, launcher_command
 from ppcls.errors import TryAgainError, UserError
 from ppcls.files import print_error
-from ppcls.runtime.launcher import TIMEOUT, launcher_command
 
 _HELP = """\
 usage: ppcls launch [OPTIONS] COMMAND [ARGUMENTS]

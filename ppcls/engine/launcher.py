@@ -20,7 +20,7 @@ from ppcls.errors import TryAgainError
 from ppcls.files import print_error
 
 TIMEOUT = "PPCLS_MASTER_TIMEOUT"  # variable with the seconds to wait for the other machines
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ppcls.runtime.launcher import main; main()"
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ppcls.engine.launcher import main; main()"
 _POLL = 1.0  # seconds
 
 
