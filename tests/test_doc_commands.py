@@ -50,7 +50,7 @@ PLACEHOLDERS = {
 # configs in the folder train for one epoch, and the fine-tuning study runs only its first setting.
 SHORTER = {
     r"^make .*": r"\g<0> -o setup DEVICE=cpu",
-    r"^ppcls serve .*|^tensorboard .*": r"\g<0> --port PORT",
+    r"^(?:ppcls |python tools/)serve.*|^tensorboard .*": r"\g<0> --port PORT",
     r"^curl ": "curl --silent --show-error --fail ",
     r"http://127.0.0.1:8000": "http://127.0.0.1:PORT",
     r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
@@ -96,7 +96,7 @@ MODELS = (
     r"runs/(pets|cats|embeddings)|ppcls runs|runs\.py|output/(best|inf|quick)|BUNDLE|onnx/|ResNet50_photos"
     r"|exported/"
 )
-SERVER = r"ppcls serve|tensorboard|make visualdl"
+SERVER = r"(ppcls |python tools/)serve|tensorboard|make visualdl"
 QUICK = (
     r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
 )
