@@ -244,7 +244,7 @@ def test_ready_is_false_while_a_model_hangs_in_c(tmp_path: Path) -> None:
     hang_in_loop(tmp_path / "models" / "hangs" / "inference.onnx", for_any_image=True)
     key = "k" * 32
     (tmp_path / "keys.txt").write_text(key)
-    options = ["--model", exported, "--models-folder", tmp_path / "models", "--timeout", "2"]
+    options = ["--trust", "--model", exported, "--models-folder", tmp_path / "models", "--timeout", "2"]
     for load in (False, True):
         with running(tmp_path, *options, "--api-key-file", tmp_path / "keys.txt") as server:
             with server.client() as client:
