@@ -71,7 +71,7 @@ def test_sweep_reports_rows_bottleneck_and_setting(run: Run, tmp_path: Path) -> 
     stages = [row.labels["up to"] for row in results.rows if "up to" in row.labels]
     assert stages == ["disk", "decode", "transform", "disk, cold"]
 
-    assert "settings x 1 runs of 0.01 s" in output
+    assert "settings x 1 run of 0.01 s" in output
     *_, bottleneck, disk, advice, written, copied = output.splitlines()
     assert bottleneck.startswith("The bottleneck is ")
     assert disk.startswith("The images were in memory. The disk ")

@@ -64,8 +64,9 @@ def test_slow_updates_are_measured_once(
 
     monkeypatch.setattr(module, "_train_batch", count)
     config = make(Global__use_dali=False, DataLoader__Train__sampler__batch_size=80)
-    names = "Infer.PostProcess.class_id_map_file=nowhere.txt"
-    assert cli.train(["-c", str(config), "--dry-run", "-o", names]) == 0
+    names = "Infer.PostProcess={name: Topk, topk: 1, class_id_map_file: nowhere.txt}"
+    prepared = "Infer.transforms=[{DecodeImage: {}}, {ResizeImage: {size: 32}}, {NormalizeImage: {}}]"
+    assert cli.train(["-c", str(config), "--dry-run", "-o", names, prepared]) == 0
     said = capsys.readouterr().out
     assert "dry run: 1 update after 1 to warm up, 1 that repeats one batch, " in said
     assert "several epochs" not in said

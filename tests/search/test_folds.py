@@ -49,7 +49,7 @@ def test_several_labels_are_split_at_random() -> None:
 def test_folds_of_any_classes(sizes: list[int], folds: int, seed: int, several: bool) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
     if len(labels) < folds:
-        with pytest.raises(UserError, match=f"--folds {folds}: the data set has only {len(labels)} images"):
+        with pytest.raises(UserError, match=f"--folds {folds}: the data set has only {len(labels)} image"):
             split_folds(labels, folds, seed)
         return
     masks = split_folds(np.eye(len(sizes))[labels] if several else labels, folds, seed)

@@ -107,9 +107,8 @@ def _lost(
     repeated = before["step"] * before.get("global_batch", 0) - now["step"] * now["global_batch"]
     if repeated > 0:
         yield (
-            f"can't be kept: {counted(repeated, 'sample')} of epoch {now['epoch'] + 1} are repeated, since "
-            "no update of "
-            "the new size starts at the checkpoint"
+            f"can't be kept: {counted(repeated, 'sample')} of epoch {now['epoch'] + 1} will be repeated, "
+            "since no update of the new size starts at the checkpoint"
         )
     if not is_described(saved.data, state.loader.index):
         data = describe_index(state.loader.index)

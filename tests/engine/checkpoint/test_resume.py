@@ -251,7 +251,8 @@ def test_resume_with_another_batch_size_within_an_epoch_skips_no_sample(
     assert (state.step, state.update) == (step, 2)
     assert labels(state) == expected
     assert f"changed from here on: global_batch was 8 and is now {batch_size}" in plan
-    assert (f"can't be kept: {twice} samples of epoch 1 are repeated" in plan) == (twice > 0)
+    samples = "1 sample" if twice == 1 else f"{twice} samples"
+    assert (f"can't be kept: {samples} of epoch 1 will be repeated" in plan) == (twice > 0)
     assert ("; Global.update_freq was 1 and is now 3" in plan) == (update_freq == 3)
 
 

@@ -42,7 +42,8 @@ def hungry(monkeypatch: pytest.MonkeyPatch) -> None:
 SAID = (
     r"out of memory: could not allocate 134217728 MiB more; peak so far: this process \d+ MiB\. "
     r"To fix: lower DataLoader\.Train\.sampler\.batch_size \(8\) or "
-    r"DataLoader\.Eval\.sampler\.batch_size \(8\) and raise Global\.update_freq by the same factor"
+    r"DataLoader\.Eval\.sampler\.batch_size \(8\) and raise Global\.update_freq by the same factor; "
+    r"or set Global\.recompute to True, which needs more time but less memory"
 )
 
 
@@ -126,7 +127,8 @@ def test_out_of_memory_on_a_gpu_names_figures_and_fixes(
         raise error
     assert str(raised.value) == (
         f"{said}{FIGURES}To fix: lower DataLoader.Train.sampler.batch_size (8) and raise Global.update_freq "
-        f"by the same factor; or compute in half precision (AMP); or {cure} Global.gpu_memory_fraction"
+        "by the same factor; or set Global.recompute to True, which needs more time but less memory; or "
+        f"compute in half precision (AMP); or {cure} Global.gpu_memory_fraction"
     )
 
 
