@@ -146,8 +146,7 @@ def fit(
     if state is not None and (state.update or state.epoch):
         raise UserError(
             f"this state has been trained for {counted(state.update, 'update')}; build a new one with "
-            "build_state, or "
-            "resume its run with a config that has Global.checkpoints: auto"
+            "build_state, or resume its run with a config that has Global.checkpoints: auto"
         )
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
     copy = open_run(config.Global.output_dir, resumes=config.Global.checkpoints is not None)

@@ -48,8 +48,8 @@ class AccuracyOptions(RequiredConfigOptions):
     accuracy: float = option(0.94, "accuracy to which the seconds are measured", gt=0, le=1)
     torch: str = option(
         sys.executable,
-        "Python interpreter with PyTorch and NumPy, and timm unless Arch is WideResNet (default: the "
-        "current interpreter)",
+        "Python interpreter with PyTorch and NumPy, and timm unless Arch is WideResNet (default: the current "
+        "interpreter)",
         metavar="PYTHON",
     )
     torch_eager: bool = option(False, "do not compile the network in PyTorch")

@@ -358,8 +358,8 @@ def _find_duplicate_groups(index: FileIndex, names: Sequence[str], options: Spli
         groups = find_duplicate_groups(source, model, folder, usable_cores(), stages)
     images = sum(map(len, groups))
     write_output(
-        f"{counted(len(groups), 'group')} of duplicates with "
-        f"{counted(images, 'image stays', 'images stay')} in the same list\n"
+        f"{counted(len(groups), 'group')} of duplicates with {counted(images, 'image stays', 'images stay')} "
+        "in the same list\n"
     )
     return groups
 
@@ -400,8 +400,8 @@ def stats(options: StatsOptions) -> None:
         more = f"\n  and {len(bad) - _SHOWN_BAD_IMAGES} more" if len(bad) > _SHOWN_BAD_IMAGES else ""
         print_error(
             f"warning: skipped {counted(len(bad), 'bad image')}, which the statistics do not include; "
-            f"{out}/stats.json "
-            f"lists all of them:\n{shown}{more}"
+            f"{out}/stats.json lists all of "
+            f"them:\n{shown}{more}"
         )
 
 

@@ -313,16 +313,16 @@ def _calibrate_rejection(options: CalibrateOptions, checkpoint: Path, source: Co
     text = f"{min(limits):.4f}" if len(set(limits)) == 1 else f"{min(limits):.4f} to {max(limits):.4f}"
     quality = fitted.qualities[fitted.rule.score]
     write_output(
-        f"[Calibrate] {file}: unknown if the score {fitted.rule.score} is below {text}; "
-        f"{quality.kept:.2%} of {counted(quality.known, 'evaluation image is', 'evaluation images are')} "
+        f"[Calibrate] {file}: unknown if the score {fitted.rule.score} is below {text}; {quality.kept:.2%} "
+        f"of {counted(quality.known, 'evaluation image is', 'evaluation images are')} "
         "kept\n"
     )
     for name, each in fitted.qualities.items():
         if each.auroc is not None:
             write_output(
                 f"[Calibrate] {name}: {each.rejected:.2%} of "
-                f"{counted(each.foreign, 'foreign image is', 'foreign images are')} unknown; "
-                f"AUROC {each.auroc:.4f}, false positive rate at 95 % recall {each.false_positives:.4f}\n"
+                f"{counted(each.foreign, 'foreign image is', 'foreign images are')} unknown; AUROC "
+                f"{each.auroc:.4f}, false positive rate at 95 % recall {each.false_positives:.4f}\n"
             )
     if fitted.missing is not None:
         write_output(f"[Calibrate] distance: not measured: {fitted.missing}\n")

@@ -226,9 +226,8 @@ def _describe_export(source: ModelSource, folder: Path, exported: ExportResult) 
         batches = ", ".join(map(str, BATCHES))
         original = "original" if source.config is None else "trained"
         yield (
-            f"checked: the relative difference between the {outputs} of the exported and the "
-            f"{original} model is at most {exported.difference:.1e}, for batches of "
-            f"{batches} random images"
+            f"checked: the relative difference between the {outputs} of the exported and the {original} "
+            f"model is at most {exported.difference:.1e}, for batches of {batches} random images"
         )
     yield from _describe_precision(exported)
 

@@ -174,8 +174,8 @@ def infer(options: InferOptions) -> None:
         failed = _report_results(options, source, results, write)
     if failed and options.on_error != "ignore":
         raise NotAllPredictedError(
-            f"{failed} of {counted(len(gallery) + len(files), 'image')} could not be predicted; "
-            "their lines give the reasons (see --on-error)"
+            f"{failed} of {counted(len(gallery) + len(files), 'image')} could not be predicted; their lines "
+            "give the reasons (see --on-error)"
         )
 
 

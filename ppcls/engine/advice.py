@@ -95,8 +95,8 @@ def _rules_for_paddle(speed: LoadingSpeed) -> Iterator[str]:
         yield "set Global.use_dali=True: DALI reads and decodes in its own threads"
     if speed.workers < speed.cores:
         yield (
-            f"raise {_LOADER}.num_workers from {speed.workers} to {speed.cores}: "
-            f"the process has {counted(speed.cores, 'core')}"
+            f"raise {_LOADER}.num_workers from {speed.workers} to {speed.cores}: the process has "
+            f"{counted(speed.cores, 'core')}"
         )
 
 
@@ -110,8 +110,8 @@ def _rules_for_dali(speed: LoadingSpeed) -> Iterator[str]:
         )
     if speed.threads < speed.cores:
         yield (
-            f"set {_LOADER}.dali.num_threads=auto: it is {speed.threads}, "
-            f"but the process has {counted(speed.cores, 'core')}"
+            f"set {_LOADER}.dali.num_threads=auto: it is {speed.threads}, but the process has "
+            f"{counted(speed.cores, 'core')}"
         )
     if dali.prefetch_queue_depth == 1:
         yield f"set {_LOADER}.dali.prefetch_queue_depth=auto: with 1, no batch is prepared during a step"
@@ -139,6 +139,6 @@ def _general_rules(speed: LoadingSpeed) -> Iterator[str]:
     if speed.by_dali and not speed.on_gpu and not speed.dali.jpeg_fast_idct:
         yield f"set {_LOADER}.dali.jpeg_fast_idct=True for JPEG: faster, with small differences in pixels"
     yield (
-        f"use more CPU cores per process, or fewer DataLoader.Train.dataset.transform_ops: "
-        f"the settings already make full use of all {counted(speed.cores, 'core')}"
+        f"use more CPU cores per process, or fewer DataLoader.Train.dataset.transform_ops: the settings "
+        f"already make full use of all {counted(speed.cores, 'core')}"
     )

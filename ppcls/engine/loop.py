@@ -337,8 +337,7 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     if result.recomputed:
         run.log(
             f"epoch {state.epoch}: {counted(result.recomputed, 'batch')} of the evaluation overflowed in "
-            "float16 and "
-            "were evaluated again in float32"
+            "float16 and were evaluated again in float32"
         )
     initial_share = 0.0 if state.ema is None else state.ema.initial_share(state.update)
     if gap := run.gap.describe(record, state.model, initial_share):

@@ -106,8 +106,7 @@ def _describe_dali(split: Split, runtime: Runtime) -> str:
     decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"
     return (
         f"{counted(settings.threads, 'thread')}{shared}, {counted(settings.prefetch, 'batch')} ahead, "
-        f"{executor} executor; "
-        f"decoder: {decoder}"
+        f"{executor} executor; decoder: {decoder}"
     )
 
 

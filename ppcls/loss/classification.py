@@ -160,8 +160,8 @@ class BCELoss(Loss):
         if not absent <= self.target_threshold < present:
             text = (
                 f"with epsilon {smoothing:g} and {counted(facts.class_num, 'class')}, smoothed labels are "
-                f"{absent:.3g} "
-                f"and {present:.3g}, which target_threshold must separate; set it between them, or use a "
+                f"{absent:.3g} and {present:.3g}, which target_threshold must separate; set it between them, "
+                "or use a "
                 "smaller epsilon"
             )
             yield problem(text, "target_threshold")

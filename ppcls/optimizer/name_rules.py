@@ -139,8 +139,7 @@ def describe_frozen(frozen: frozenset[str], model: nn.Layer) -> str:
     norms = sum(name.endswith("_mean") for name in frozen)
     text = (
         f"frozen: {len(still)} of {counted(len(sizes), 'parameter')}, "
-        f"{sum(sizes[name] for name in still) / 1e6:.2f} of "
-        f"{sum(sizes.values()) / 1e6:.2f} million values"
+        f"{sum(sizes[name] for name in still) / 1e6:.2f} of {sum(sizes.values()) / 1e6:.2f} million values"
     )
     return f"{text}; {norms} BatchNorm layers keep their statistics" if norms else text
 

@@ -37,6 +37,6 @@ class RateScale:
         """Returns a line for the log that explains the factor."""
         return (
             f"learning rates x {self.factor:.6g}: {counted(self.images * self.steps, 'image')} per update "
-            f"({self.images} per step on {counted(self.processes, 'process')} x "
-            f"update_freq {self.steps}), Global.base_batch_size {self.base}"
+            f"({self.images} per step on {counted(self.processes, 'process')} x update_freq {self.steps}), "
+            f"Global.base_batch_size {self.base}"
         )

@@ -100,8 +100,7 @@ def _fill(chains: list[_Chain], dataset: Dataset) -> str:
     width, height = size
     return (
         f"{places}: no transform sets the size, and all {counted(len(index), 'image')} of {index.source} "
-        "have "
-        f"{width}x{height} pixels; images of another size will be rejected (expected_size)"
+        f"have {width}x{height} pixels; images of another size will be rejected (expected_size)"
     )
 
 

@@ -149,8 +149,7 @@ def _notes(times: StepTimes, separated: bool) -> tuple[str, ...]:
     if separated:
         notes.append(
             f"{int(times.after.sum())} of the {counted(len(times.after), 'update')} exchanged gradients "
-            "after backward, "
-            "to measure both phases separately; the table shows the other updates"
+            "after backward, to measure both phases separately; the table shows the other updates"
         )
     elif len(times.seconds) > 1:
         notes.append("backward includes all-reduce; profile at least two updates to measure both separately")

@@ -51,8 +51,8 @@ def choose_device(
     fix = f"{limit}, or set Global.device=cpu"
     if processes > count:
         raise UserError(
-            f"{counted(processes, 'process')} on this machine need {counted(processes, 'GPU')}, "
-            f"but {seen}; {fix}"
+            f"{counted(processes, 'process')} on this machine need {counted(processes, 'GPU')}, but {seen}; "
+            f"{fix}"
         )
     if device_id >= count:
         raise UserError(f"GPU {device_id} (counted from 0) is requested, but {seen}; {fix}")

@@ -137,11 +137,10 @@ class Totals:
     def __str__(self) -> str:
         faults = ", ".join(f"{count} × {name}" for name, count in sorted(self.faults.items()))
         return (
-            f"{self.runs} runs, {self.starts} starts, {self.seconds / 60:.1f} minutes; "
-            f"faults: {faults or 'none'}; starts that failed without a fault: {self.failures}; "
-            f"effective training time {100 * self.effective / self.seconds:.1f} %; "
-            f"updates computed again: {self.repeated_work}; of {self.images:,} samples, "
-            f"lost {self.lost}, repeated {self.repeated}"
+            f"{self.runs} runs, {self.starts} starts, {self.seconds / 60:.1f} minutes; faults: "
+            f"{faults or 'none'}; starts that failed without a fault: {self.failures}; effective training "
+            f"time {100 * self.effective / self.seconds:.1f} %; updates computed again: "
+            f"{self.repeated_work}; of {self.images:,} samples, lost {self.lost}, repeated {self.repeated}"
         )
 
 

@@ -13,8 +13,8 @@ BUNDLE = "ppcls export --model 'my run' --trust --format bundle --runners python
 TARS = "ppcls dataset convert webdataset 'my pets' --out 'my tars' && "
 BOTH = "cp -a 'my run' both && cp -a 'my pets/cats' 'my pets/dogs' both && ppcls train both"
 CUT = (
-    "cp -a 'my run' cut && rm -r cut/checkpoints cut/latest cut/best_model* cut/epoch_*; "
-    "ppcls train --resume cut"
+    "cp -a 'my run' cut && rm -r cut/checkpoints cut/latest cut/best_model* cut/epoch_*; ppcls train "
+    "--resume cut"
 )
 DISTILL = (
     "ppcls train -c mine.yaml --print-config -o 'Arch={name: DistillationModel, class_num: 2, "
@@ -84,8 +84,8 @@ SCENARIOS = {
         f"cp -a 'my pets' 'your pets' && {AUDIT} && ppcls dataset audit 'your pets' --fix a/fixes.csv --out a"
     ),
     "ppcls/cli/dataset_files.py: command_line('dataset', 'check', *place)": Scenario(
-        "cp -a 'my pets' broken && for i in broken/*/*; do echo no > $i; done; "
-        "ppcls dataset stats broken --out s",
+        "cp -a 'my pets' broken && for i in broken/*/*; do echo no > $i; done; ppcls dataset stats broken "
+        "--out s",
         code=2,
     ),
     "ppcls/cli/eval.py: set_keys({_PART: 'null'})": Scenario(
@@ -119,8 +119,8 @@ SCENARIOS = {
     ),
     "ppcls/engine/head/expectation.py: "
     "command_line('train', '-c', self.output / 'config.yaml', *options, '--output', output)": Scenario(
-        "ppcls train 'my pets' --pretrained --model EfficientNet_lite0 --image-size 32 --epochs 1 "
-        "--output tuned"
+        "ppcls train 'my pets' --pretrained --model EfficientNet_lite0 --image-size 32 --epochs 1 --output "
+        "tuned"
     ),
     "ppcls/engine/train.py: command_line('infer', '--model', model, *trust, 'IMAGE')": Scenario(
         f"{TRAIN} --output again", values={"IMAGE": "'my pets/cats/0.jpg'"}
@@ -164,35 +164,34 @@ SCENARIOS = {
         "ppcls train -c mine.yaml --output found PRINTED",
     ),
     "ppcls/search/tune.py: set_keys(best.user_attrs['values'])": Scenario(
-        "ppcls tune -c mine.yaml --search Optimizer.lr.learning_rate=log:0.001..0.01 --trials 1 "
-        "-o Global.output_dir=trials",
+        "ppcls tune -c mine.yaml --search Optimizer.lr.learning_rate=log:0.001..0.01 --trials 1 -o "
+        "Global.output_dir=trials",
         "ppcls train -c mine.yaml --output best PRINTED",
     ),
 }
 
 # Commands with the options and settings that messages mention, and no document, help or scenario shows.
 MORE = [
-    f"{TRAIN} --auto-augment RandAugment --random-erasing 0.25 --label-smoothing 0.1 "
-    "--class-weights balanced --val-split 0.25 --seed 2 --increment-output --output 'my run'",
+    f"{TRAIN} --auto-augment RandAugment --random-erasing 0.25 --label-smoothing 0.1 --class-weights "
+    "balanced --val-split 0.25 --seed 2 --increment-output --output 'my run'",
     f"{TRAIN} --color-jitter 0.4 --on-error skip --dry-run --figures figures.json --output figured",
     "ppcls train 'my pets' --model MobileNetV3_small_x0_35 --image-size 32 --dropout 0.2 --dry-run",
     "ppcls train 'my pets' --model SwinTransformer_tiny_patch4_window7_224 --drop-path 0.1 --print-config",
-    "ppcls train -c ResNet50 --demo-data --model ShuffleNetV2_x0_25 --image-size 32 --batch-size 32 "
-    "--output demo",
+    "ppcls train -c ResNet50 --demo-data --model ShuffleNetV2_x0_25 --image-size 32 --batch-size 32 --output "
+    "demo",
     "ppcls train -c mine.yaml --amp --output mixed -o AMP.level=O1 AMP.dtype=bfloat16",
     "ppcls train -c mine.yaml --amp --output whole -o AMP.use_amp=False",
     "ppcls train -c 'my run/config.yaml' -o Global.checkpoints=auto",
-    "ppcls export --model 'my run' --trust --format onnx --precision int8 --output int8 "
-    "--calibration-images 16 --int8-activations signed --calibration-data 'my pets' "
-    "--calibration minmax --max-accuracy-loss 100",
+    "ppcls export --model 'my run' --trust --format onnx --precision int8 --output int8 --calibration-images "
+    "16 --int8-activations signed --calibration-data 'my pets' --calibration minmax --max-accuracy-loss 100",
     "ppcls export --model 'my run' --trust --preprocess all --output whole",
     "ppcls calibrate --model 'my run' --trust --unknown --score max_probability",
     "ppcls calibrate --model 'my run' --trust --unknown --score energy",
     "ppcls calibrate --model 'my run' --trust --unknown --score distance",
     "ppcls infer --model 'my run' --trust --min-score 0.1 --on-error skip 'my pets'",
-    "ppcls dataset resize 'my pets' --max-size 24 --follow-links --out small && "
-    "ppcls dataset convert webdataset small --shards 2 --names 'my run/label_list.txt' --out tars && "
-    "ppcls dataset stats small --channels 3 --out s && ppcls dataset photos 32 --seed 3 --out photos",
+    "ppcls dataset resize 'my pets' --max-size 24 --follow-links --out small && ppcls dataset convert "
+    "webdataset small --shards 2 --names 'my run/label_list.txt' --out tars && ppcls dataset stats small "
+    "--channels 3 --out s && ppcls dataset photos 32 --seed 3 --out photos",
 ]
 SERVED = [
     "ppcls serve --model bundle --verify --max-connections 10 --max-images 4 --max-waiting 8",

@@ -1,8 +1,10 @@
-// Depthwise convolutions of NHWC images: forward, and the gradients. This file is appended to vector.cuh. NVRTC receives KERNEL, the side of the kernel, STRIDE (1 or 2), and WIDTH, the number of threads that
-// process adjacent channels.
+// Depthwise convolutions of NHWC images: forward, and the gradients. This file is appended to vector.cuh. NVRTC
+// receives KERNEL, the side of the kernel, STRIDE (1 or 2), and WIDTH, the number of threads that process adjacent
+// channels.
 //
 // A thread processes two channels. It keeps their weights, or the sums of their gradients, in registers, and computes
-// strips of COLUMNS adjacent pixels of a row. Images are arrays of pairs of channels, [batch, height, width, pairs]. Weights are [KERNEL * KERNEL, channels] float32.
+// strips of COLUMNS adjacent pixels of a row. Images are arrays of pairs of channels, [batch, height, width, pairs].
+// Weights are [KERNEL * KERNEL, channels] float32.
 
 #define THREADS 128
 #define COLUMNS 7                                    // images of 224 pixels have sides of 112, 56, 28, 14 and 7
@@ -61,8 +63,8 @@ __device__ __forceinline__ void load_weights(float2 (&weight)[KERNEL * KERNEL], 
 
 // y = convolution of x. With flipped weights and a stride of 1, this is also the gradient of the input.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    depthwise(const Pair *x, const float *weights, const float *bias, Pair *y, int batch, int height,
-              int width, int out_height, int out_width, int pairs, int top, int left, int flipped) {
+    depthwise(const Pair *x, const float *weights, const float *bias, Pair *y, int batch, int height, int width,
+              int out_height, int out_width, int pairs, int top, int left, int flipped) {
   const int pair = own_pair(), strips = (out_width + COLUMNS - 1) / COLUMNS, items = batch * out_height * strips;
   if (pair >= pairs) return;
   float2 weight[KERNEL * KERNEL], start = make_float2(0.f, 0.f);

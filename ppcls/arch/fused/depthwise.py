@@ -1,8 +1,10 @@
 """Depthwise convolutions of NHWC images.
 
 cuDNN has no fast kernel for them in this layout, above all none for the gradient of the weights. In float32,
-Paddle's own kernels for this layout ended processes on an H200 with an illegal memory access, in the build of
-docs/performance.md: MobileNetV3, EfficientNet and ConvNeXt could not be trained.
+fused networks used Paddle's kernels for this layout before, and on an H200, with the build of
+docs/performance.md, predictions of MobileNetV1 in a CUDA graph ended with an illegal memory access, and the
+trainings of MobileNetV3, EfficientNet and ConvNeXt were aborted. Networks without such convolutions had no
+errors.
 """
 
 from __future__ import annotations

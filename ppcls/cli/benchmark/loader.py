@@ -200,9 +200,8 @@ def _sweep(options: LoaderOptions, workload: LoaderWorkload, timer: BatchTimer, 
     kinds = len(workers) + len(threads) * (2 if workload.on_gpu else 1) + 12  # approximately
     common.report(
         f"{counted(workload.images, 'image')} of {workload.image_bytes / 1000:.0f} KB, batches of "
-        f"{workload.batch_size}. About {kinds} settings x {counted(rounds, 'run')} of {options.seconds:g} "
-        "s: at least "
-        f"{kinds * rounds * (options.seconds + _RUN_SECONDS) / 60:.0f} min. To save time, use fewer "
+        f"{workload.batch_size}. About {kinds} settings x {counted(rounds, 'run')} of {options.seconds:g} s: "
+        f"at least {kinds * rounds * (options.seconds + _RUN_SECONDS) / 60:.0f} min. To save time, use fewer "
         "--threads, --workers, --rounds or --seconds, or --quick."
     )
 

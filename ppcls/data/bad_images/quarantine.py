@@ -110,8 +110,7 @@ class Quarantine:
         if self._limit is not None and count > self._limit:
             raise TooManyBadImagesError(
                 f"{counted(count, 'bad image')}, more than max_errors ({self._limit}); {self.file} lists "
-                "them; repair "
-                "or remove them, or increase max_errors"
+                "them; repair or remove them, or increase max_errors"
             )
 
     def replace_bad(self, step: StepSamples, group: int, spare: NDArray[np.int64]) -> StepSamples:

@@ -180,8 +180,7 @@ class ImageCache:
                 )
         print_error(
             f"{self._key}: {counted(len(missing), 'image is', 'images are')} decoded in "
-            f"{time.monotonic() - started:.1f} s; "
-            f"the cache has {store.size / 1e9:.2f} GB"
+            f"{time.monotonic() - started:.1f} s; the cache has {store.size / 1e9:.2f} GB"
         )
 
     def _estimate(self, missing: NDArray[np.int64]) -> int:
@@ -206,8 +205,7 @@ class ImageCache:
         other = "set it to disk" if self._kind == "memory" else "set PPCLS_HOME to a larger disk"
         return UserError(
             f"{self._key}: can't store {counted(count, 'decoded image')} in {self._folder}: {reason}; "
-            f"{other}, shrink "
-            "the images with `ppcls dataset resize`, or remove this key"
+            f"{other}, shrink the images with `ppcls dataset resize`, or remove this key"
         )
 
 

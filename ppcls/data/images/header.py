@@ -134,8 +134,7 @@ def check_header(spec: DecodeImage, header: Header) -> None:
     if spec.channels not in (1, 3) and header.orientation != 1:  # DALI fails or returns wrong pixels
         raise DecodeError(
             f"EXIF orientation {header.orientation} is not supported for "
-            f"{counted(spec.channels, 'channel')}; save the "
-            "image upright"
+            f"{counted(spec.channels, 'channel')}; save the image upright"
         )
     if header.separate:  # DALI returns wrong pixels
         raise DecodeError("the TIFF has separate planes; save it with interleaved channels")

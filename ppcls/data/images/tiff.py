@@ -198,9 +198,8 @@ def _read_colours(tags: Tags, samples: int) -> str:
     if name is None:
         name = "CMYK" if photometric == _CMYK else _enum_name(tifffile.PHOTOMETRIC, photometric)
         raise DecodeError(
-            f"a TIFF with {counted(samples, 'sample')} per pixel of {name} is not supported; expected "
-            "grey, RGB, a "
-            "palette or YCbCr; convert the image"
+            f"a TIFF with {counted(samples, 'sample')} per pixel of {name} is not supported; expected grey, "
+            "RGB, a palette or YCbCr; convert the image"
         )
     return name
 

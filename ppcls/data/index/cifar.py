@@ -134,8 +134,7 @@ def _sample(labels: NDArray[np.int64], count: int, seed: int, source: Path) -> N
         if len(positions) < count:
             raise UserError(
                 f"{source}: class {label} has {counted(len(positions), 'image')}, but sample_per_label is "
-                f"{count}; "
-                "decrease sample_per_label"
+                f"{count}; decrease sample_per_label"
             )
         chosen.append(rng.choice(positions, count, replace=False))
     return np.concatenate(chosen)

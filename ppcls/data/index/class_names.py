@@ -125,8 +125,7 @@ def read_class_names(path: Path, class_num: int) -> tuple[str, ...]:
     if missing := [str(label) for label in range(class_num) if label not in names]:
         raise UserError(
             f"{path}: has names for {len(names)} of {counted(class_num, 'class')} (Arch.class_num); add a "
-            "line for "
-            f"class {join_first(missing)}"
+            f"line for class {join_first(missing)}"
         )
     return tuple(names[label] for label in range(class_num))
 

@@ -198,8 +198,7 @@ def read_named_files(root: Path, pattern: str, class_num: int | None, relabel: b
         count = len(np.unique(labels))
         raise UserError(
             f"{root}: {counted(count, 'identity')} with labels up to {labels.max()}, but the head's "
-            "class_num is "
-            f"{class_num}; expected at least {labels.max() + 1}"
+            f"class_num is {class_num}; expected at least {labels.max() + 1}"
         )
     cameras = np.array([int(match[2]) for match in images.values()], np.int64)
     paths = np.array([os.fsencode(name) for name in images])

@@ -73,8 +73,7 @@ class IdxDataset(Dataset):
         if labels.shape != pixels.shape[:1]:
             raise UserError(
                 f"{label_file}: expected the labels of {counted(len(pixels), 'image')} in {image_file}, "
-                "found "
-                f"{list(labels.shape)}; set label_file of the dataset to the labels of these images"
+                f"found {list(labels.shape)}; set label_file of the dataset to the labels of these images"
             )
         index = PixelIndex(image_file, pixels, labels.astype(np.int64))
         check_labels(index.labels, lambda at: f"{label_file}, {index.where(at)}", class_num)

@@ -191,7 +191,6 @@ def _renumber(index: FileIndex, class_num: int | None) -> FileIndex:
     if class_num is not None and len(classes) > class_num:
         raise UserError(
             f"{index.source}: has {counted(len(classes), 'different label')}, but Arch.class_num is "
-            f"{class_num}; "
-            "increase it"
+            f"{class_num}; increase it"
         )
     return replace(index, labels=labels.reshape(-1).astype(np.int64))

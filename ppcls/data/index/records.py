@@ -160,8 +160,8 @@ def read_records(
         indexes = _expand_patterns(index_paths, indexes=True)
     if len(indexes) != len(shard_paths):
         raise UserError(
-            f"index_paths: expected {counted(len(shard_paths), 'file')}, one for each file in 'paths', "
-            f"got {len(indexes)}"
+            f"index_paths: expected {counted(len(shard_paths), 'file')}, one for each file in 'paths', got "
+            f"{len(indexes)}"
         )
     files = OpenFiles()
     with ThreadPoolExecutor(_PARALLEL_SHARDS) as pool:

@@ -74,8 +74,7 @@ def validation_size(val: Fraction | int, images: int, classes: int, key: str = "
     if most < 1:
         raise UserError(
             f"{key}: expected at least {counted(classes + 1, 'image')} for {counted(classes, 'class')}, "
-            f"found {images}; each "
-            "class keeps one training image"
+            f"found {images}; each class keeps one training image"
         )
     if not 0 < total <= most:
         raise UserError(

@@ -314,8 +314,8 @@ class PaddleLoader(OrderedLoader):
         size = shutil.disk_usage(_SHARED_MEMORY).total
         return UserError(
             f"{_SHARED_MEMORY} is full: it has {size / 1e6:.3f} MB, and {counted(workers, 'worker')} of "
-            "paddle.io need "
-            f"at least {2 * workers * batch.nbytes / 1e6:.3f} MB for their batches; enlarge it (docker run "
+            f"paddle.io need at least {2 * workers * batch.nbytes / 1e6:.3f} MB for their batches; enlarge "
+            "it (docker run "
             "--shm-size=8g), or decrease loader.num_workers or set loader.use_shared_memory=False, for "
             "DataLoader.Train and DataLoader.Eval"
         )

@@ -28,7 +28,6 @@ def describe_epoch_ends(
     if (repeated := -images % world) and not drop_last:
         yield (
             f"warning: DataLoader.Train.sampler.drop_last: PaddleClas repeats {repeated} of the "
-            f"{counted(images, 'image')} in each epoch, so that all {world} processes have the same "
-            "number; ppcls "
-            "uses each image once"
+            f"{counted(images, 'image')} in each epoch, so that all {world} processes have the same number; "
+            "ppcls uses each image once"
         )

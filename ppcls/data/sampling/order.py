@@ -145,20 +145,17 @@ class Order:
         if size % self.group or self.batch_size % self.group:
             raise UserError(
                 f"a batch of {size} can't be divided into groups of {counted(self.group, 'sample')} that "
-                "stay together; "
-                f"set {name} to a multiple of {self.group}"
+                f"stay together; set {name} to a multiple of {self.group}"
             )
         if size < self.group * self.world and self.global_batch_size is not None:
             raise UserError(
                 f"global_batch_size {size} is too small for {counted(self.world, 'process')}: each process "
-                "needs at "
-                f"least {counted(self.group, 'sample')}; expected {self.group * self.world} or more"
+                f"needs at least {counted(self.group, 'sample')}; expected {self.group * self.world} or more"
             )
         if self.global_batch > self.batch_size * self.world:
             raise ValueError(
                 f"expected a global batch of at most {self.world} x {counted(self.batch_size, 'sample')}, "
-                "got "
-                f"{self.global_batch}"
+                f"got {self.global_batch}"
             )
 
     @property

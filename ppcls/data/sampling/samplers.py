@@ -283,9 +283,8 @@ class PKSampler(FixedSizeSampler):
             name, size = self.batch_setting
             ranks = f" x {counted(world, 'process')}" if name == "batch_size" else ""
             raise UserError(
-                f"{index.source}: found {counted(identities, 'identity')}, but PKSampler needs {needed} "
-                "per step "
-                f"({name} {size} / sample_per_id {self.sample_per_id}{ranks}); "
-                f"decrease DataLoader.Train.sampler.{name} or increase its sample_per_id"
+                f"{index.source}: found {counted(identities, 'identity')}, but PKSampler needs {needed} per "
+                f"step ({name} {size} / sample_per_id {self.sample_per_id}{ranks}); decrease "
+                f"DataLoader.Train.sampler.{name} or increase its sample_per_id"
             )
         return IdentitySampler(index.labels, self.sample_per_id, needed)

@@ -72,9 +72,8 @@ class Progressive(InputSize):
         ascending = all(a < b for a, b in zip(self.epochs, self.epochs[1:], strict=False))
         if len(self.epochs) != len(self.sizes) or not ascending or self.epochs[:1] != (0,):
             raise ValueError(
-                f"expected {counted(len(self.sizes), 'increasing epoch')}, one for each size, starting "
-                "with 0; "
-                f"got {list(self.epochs)}"
+                f"expected {counted(len(self.sizes), 'increasing epoch')}, one for each size, starting with "
+                f"0; got {list(self.epochs)}"
             )
         return self
 

@@ -175,8 +175,8 @@ def chain_problems(specs: Sequence[Transform], facts: RunFacts) -> Iterator[Init
     state = check_chain(specs)
     if state.channels != facts.input_channels:
         yield problem(
-            f"produces images with {counted(state.channels, 'channel')}, but "
-            f"Arch.input_image_channel is {facts.input_channels}; change one of them"
+            f"produces images with {counted(state.channels, 'channel')}, but Arch.input_image_channel is "
+            f"{facts.input_channels}; change one of them"
         )
     if state.size is not None:
         for text in facts.size_problems(state.size):

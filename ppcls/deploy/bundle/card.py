@@ -63,14 +63,14 @@ def _describe(
     if comparison is not None and comparison.exported_accuracy is not None:
         yield (
             f"| accuracy | {comparison.exported_accuracy:.4f} on "
-            f"{counted(comparison.images, 'evaluation image')} "
-            f"(trained model: {comparison.trained_accuracy:.4f}) |"
+            f"{counted(comparison.images, 'evaluation image')} (trained model: "
+            f"{comparison.trained_accuracy:.4f}) |"
         )
     trained = "not measured" if differences.trained is None else f"{differences.trained:.1e}"
     yield (
         f"| largest difference of a probability | {trained} from the trained model, "
-        f"{differences.probabilities:.1e} between engines, on "
-        f"{counted(len(bundle.golden), 'golden sample')} |"
+        f"{differences.probabilities:.1e} between engines, on {counted(len(bundle.golden), 'golden sample')} "
+        "|"
     )
     yield ""
     yield (

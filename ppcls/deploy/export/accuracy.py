@@ -85,8 +85,8 @@ def check_accuracy(comparison: Comparison, model: str, limit: float, advice: str
     raise UserError(
         f"{model} loses {100 * (before - after):.2f} percentage points of accuracy on "
         f"{counted(comparison.images, 'image')} of {comparison.source} ({before:.4f} trained, {after:.4f} "
-        "exported), more than "
-        f"--max-accuracy-loss {limit:g}; nothing was written. Try {advice}, or a larger --max-accuracy-loss"
+        f"exported), more than --max-accuracy-loss {limit:g}; nothing was written. Try {advice}, or a larger "
+        "--max-accuracy-loss"
     )
 
 

@@ -311,9 +311,9 @@ def _calibration_batches(samples: ImageSamples, ops: Sequence[Op]) -> list[Array
     count = sum(map(len, batches))
     if count < FEWEST_CALIBRATION_IMAGES:
         raise UserError(
-            f"{samples.source}: only {count} of {counted(len(samples), 'calibration image')} can be "
-            "decoded, expected "
-            f"at least {FEWEST_CALIBRATION_IMAGES}; nothing was written. Replace the damaged images, or "
+            f"{samples.source}: only {count} of {counted(len(samples), 'calibration image')} can be decoded, "
+            f"expected at least {FEWEST_CALIBRATION_IMAGES}; nothing was written. Replace the damaged "
+            "images, or "
             "set a larger --calibration-images"
         )
     return batches

@@ -66,9 +66,8 @@ def compare(
         if not difference <= TOLERANCE:
             raise UserError(
                 f"the {'embeddings' if embeds else 'scores'} of the exported {description.Global.model_name} "
-                f"differ by {difference:.1e} from those of the trained model for "
-                f"{counted(count, 'image')}, expected "
-                f"at most {TOLERANCE:.0e}; nothing was written"
+                f"differ by {difference:.1e} from those of the trained model for {counted(count, 'image')}, "
+                f"expected at most {TOLERANCE:.0e}; nothing was written"
             )
         worst = max(worst, difference)
     return worst

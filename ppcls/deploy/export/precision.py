@@ -139,9 +139,9 @@ def _explaining_errors(name: str, folder: Path, alternative: str) -> Iterator[No
         # onnxruntime does not notice when it writes an incomplete file, and cannot decode it later.
         place = folder.parent
         raise UserError(
-            f"onnxruntime cannot convert {name}: {type(error).__name__}: {error}; its temporary "
-            f"files in {place} ({shutil.disk_usage(place).free / 1e6:.0f} MB are free) may not fit; "
-            "set TMPDIR to a folder on another disk"
+            f"onnxruntime cannot convert {name}: {type(error).__name__}: {error}; its temporary files in "
+            f"{place} ({shutil.disk_usage(place).free / 1e6:.0f} MB are free) may not fit; set TMPDIR to a "
+            "folder on another disk"
         ) from None
     except (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise UserError(

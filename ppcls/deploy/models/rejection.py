@@ -321,8 +321,7 @@ def read_means(weights: Path, classes: int) -> ClassMeans:
     if means.shape != shape or deviation.shape != centre.shape or not finite or not (deviation > 0).all():
         raise UserError(
             f"{file}: expected the means of {counted(classes, 'class')}, found the shape "
-            f"{list(means.shape)}; run "
-            "ppcls calibrate --unknown --score distance again"
+            f"{list(means.shape)}; run ppcls calibrate --unknown --score distance again"
         )
     return ClassMeans(centre, deviation, means)
 

@@ -388,8 +388,8 @@ def _read_names(arch: AnyArch, names_file: str | None, folders: Sequence[Path]) 
         file, reason = choose_names_file(str(check_path(_NAMES_KEY, names_file)), arch.class_num)
         if file is None:
             print_error(
-                f"warning: {names_file}: {reason}; results contain class numbers instead of names. "
-                "Set Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
+                f"warning: {names_file}: {reason}; results contain class numbers instead of names. Set "
+                "Infer.PostProcess.class_id_map_file to a file with lines of 'id name'",
             )
     if file is None:
         file = next((path for folder in folders if (path := find_listed(folder))), None)

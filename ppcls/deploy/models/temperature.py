@@ -88,9 +88,9 @@ def describe_limit(temperature: float, images: int, lowest: float = _RANGE[0]) -
     highest = _RANGE[1]
     if temperature * _NEAR >= highest:
         return (
-            f"the labels of the {counted(images, 'image')} don't fit the predictions: the temperature is "
-            "at its upper "
-            f"limit, {highest:g}, where all classes are nearly equally probable; check the accuracy with "
+            f"the labels of the {counted(images, 'image')} don't fit the predictions: the temperature is at "
+            f"its upper limit, {highest:g}, where all classes are nearly equally probable; check the "
+            "accuracy with "
             "ppcls eval, and the names of the class folders"
         )
     if temperature <= lowest * _NEAR and lowest > _RANGE[0]:
@@ -101,8 +101,8 @@ def describe_limit(temperature: float, images: int, lowest: float = _RANGE[0]) -
     if temperature <= lowest * _NEAR:
         return (
             f"the temperature is at its lower limit, {lowest:g}, because almost all of the "
-            f"{counted(images, 'image')} "
-            "are predicted right, so the probabilities will be close to 1; use more images, or harder ones"
+            f"{counted(images, 'image')} are predicted right, so the probabilities will be close to 1; use "
+            "more images, or harder ones"
         )
     return ""
 

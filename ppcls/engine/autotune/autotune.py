@@ -296,9 +296,8 @@ def choose(
     """
     best = first
     _log(
-        f"measuring {counted(len(open_settings) + 1, 'way')} to execute training steps, once for this "
-        "model, batch and "
-        "machine (Global.autotune=False skips this)"
+        f"measuring {counted(len(open_settings) + 1, 'way')} to execute training steps, once for this model, "
+        "batch and machine (Global.autotune=False skips this)"
     )
     reference: list[float] | None = None
     rates: dict[str, float] = {}

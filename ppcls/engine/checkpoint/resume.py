@@ -120,8 +120,7 @@ def _lost(
     if state.runtime.device == "cpu" and saved.threads not in (None, threads):
         yield (
             f"changed: {saved.threads} -> {counted(threads, 'thread')} of Paddle, which add in another "
-            "order, so the "
-            "weights will differ from those of a run without interruption (Global.cpu_threads)"
+            "order, so the weights will differ from those of a run without interruption (Global.cpu_threads)"
         )
     rate = state.learning_rate(state.update)
     if abs(rate - saved.learning_rate) > 1e-12 * abs(saved.learning_rate):
@@ -160,8 +159,7 @@ def _changed(path: Path, config: Tree, epochs: int) -> Iterator[str]:
     if before.get(_EPOCHS) == now[_EPOCHS] < epochs:
         raise UserError(
             f"{path.with_name(STATE)}: damaged: loader.epoch: expected at most "
-            f"{counted(now[_EPOCHS], 'epoch')}, as in "
-            f"{CONFIG}, got {epochs}"
+            f"{counted(now[_EPOCHS], 'epoch')}, as in {CONFIG}, got {epochs}"
         )
     keys = [key for key in {**before, **now} if key not in _IGNORED and before.get(key) != now.get(key)]
     for key in keys[:_SHOWN]:

@@ -156,8 +156,7 @@ def _restore(state: TrainState, folder: Path) -> SavedState:
     if state.step >= max(1, len(state.loader)):
         raise UserError(
             f"{folder / STATE}: damaged: loader.step: expected less than "
-            f"{counted(len(state.loader), 'batch')}, "
-            f"got {state.step}"
+            f"{counted(len(state.loader), 'batch')}, got {state.step}"
         )
     weights = read_arrays(folder / WEIGHTS)
     fill(state.model.state_dict(), weights, folder / WEIGHTS)
@@ -253,8 +252,7 @@ def _check_position(saved: SavedState, path: Path) -> None:
     if manifest.epoch > manifest.update:
         problems.append(
             f"loader.epoch: {counted(manifest.epoch, 'epoch needs', 'epochs need')} at least "
-            f"{counted(manifest.epoch, 'update')}, got "
-            f"{manifest.update}"
+            f"{counted(manifest.epoch, 'update')}, got {manifest.update}"
         )
     samples = loader.get("size")
     if manifest.step and not (type(samples) is int and manifest.step < samples):

@@ -84,8 +84,8 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     seconds = time.monotonic() - start
     run.log(
         f"linear head: features [{features[0].shape[1]}] of {counted(len(index), 'image')} in "
-        f"{counted(1 + views, 'view')}, "
-        f"{computed:,} computed and {total - computed:,} from the cache, in {seconds:.1f} s"
+        f"{counted(1 + views, 'view')}, {computed:,} computed and {total - computed:,} from the cache, in "
+        f"{seconds:.1f} s"
     )
     samples = join_views(features, index.labels, config.Arch.class_num)
     start = time.monotonic()

@@ -101,8 +101,8 @@ class LabelCheck:
         known = np.flatnonzero(np.isfinite(rows).all(axis=1))
         if len(known) < _LEAST:
             return (
-                f"the features of only {counted(len(known), 'image was', 'images were')} computed "
-                "within the time"
+                f"the features of only {counted(len(known), 'image was', 'images were')} computed within the "
+                "time"
             )
         joined = np.concatenate([project(rows[known]), images.copies[known]], axis=1)
         vectors = np.full((len(rows), joined.shape[1]), np.nan, np.float32)

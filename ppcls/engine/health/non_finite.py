@@ -129,8 +129,8 @@ class NonFiniteMonitor:
                 raise self._error(number, self._first, text, scale, fix)
             if self._count > self._limit:
                 text = (
-                    f"{counted(self._count, 'consecutive update')} had a non-finite loss or gradient, "
-                    f"more than Global.max_bad_steps ({self._limit})"
+                    f"{counted(self._count, 'consecutive update')} had a non-finite loss or gradient, more "
+                    f"than Global.max_bad_steps ({self._limit})"
                 )
                 raise self._error(number, self._first, text, scale)
         if first_here is not None and not _weights_finite(self._state):

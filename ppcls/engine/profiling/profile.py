@@ -223,8 +223,8 @@ def build_profile(window: ProfileWindow, state: TrainState, epochs: int, output_
     if window.stop > left:
         raise UserError(
             f"--profile {window}: {counted(left, 'update is', 'updates are')} left to train "
-            f"({counted(epochs, 'epoch')} of "
-            f"{state.updates_per_epoch}, {done} done); expected at most {max(0, left - 1)}:{left}"
+            f"({counted(epochs, 'epoch')} of {state.updates_per_epoch}, {done} done); expected at most "
+            f"{max(0, left - 1)}:{left}"
         )
     order = state.loader.order
     folder = output_dir / "profile" / f"{done + window.start}-{done + window.stop}"

@@ -139,6 +139,6 @@ def advise(
 def _more_validation(certainty: Certainty) -> str:
     return (
         "Next: add validation pictures before you compare models, because "
-        f"{counted(certainty.images, 'image leaves', 'images leave')} "
-        f"the accuracy between {certainty.low:.3f} and {certainty.high:.3f}."
+        f"{counted(certainty.images, 'image leaves', 'images leave')} the accuracy between "
+        f"{certainty.low:.3f} and {certainty.high:.3f}."
     )

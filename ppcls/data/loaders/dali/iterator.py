@@ -227,8 +227,8 @@ def _read_epoch(reader: dict[str, Any], name: str) -> _Epoch:
     if samples % shards and not (padded and reader["stick_to_shard"]):
         raise UserError(
             f"reader '{name}': its {counted(shards, 'shard')} of "
-            f"{counted(samples, 'sample differs', 'samples differ')} in size; set "
-            "pad_last_batch=True and stick_to_shard=True"
+            f"{counted(samples, 'sample differs', 'samples differ')} in size; set pad_last_batch=True and "
+            "stick_to_shard=True"
         )
     number = reader["shard_id"]
     size = samples * (number + 1) // shards - samples * number // shards

@@ -265,8 +265,8 @@ class DaliLoader(OrderedLoader):
                     continue
                 if not bad and is_memory_error(error):
                     raise MemoryError(
-                        f"DALI has not enough memory to prepare {counted(self.order.batch_size, 'image')} "
-                        "at once"
+                        f"DALI has not enough memory to prepare {counted(self.order.batch_size, 'image')} at "
+                        "once"
                     ) from error
                 if not bad:
                     raise

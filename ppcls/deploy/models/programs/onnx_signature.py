@@ -79,8 +79,8 @@ def _check_operators(file: Path, model: Any) -> None:
     if unknown:
         raise UserError(
             f"{file}: {counted(len(unknown), 'operator is', 'operators are')} not part of ONNX Runtime and "
-            "would need a library of the "
-            f"author: {', '.join(unknown[:_SHOWN])}; export the model with standard operators"
+            f"would need a library of the author: {', '.join(unknown[:_SHOWN])}; export the model with "
+            "standard operators"
         )
 
 
