@@ -74,7 +74,7 @@ def test_dali_skips_a_pipe_that_it_may_not_write(tmp_path: Path, monkeypatch: py
     assert "not a regular file" in (tmp_path / "bad_images.txt").read_text()
 
 
-@pytest.mark.parametrize("kind", FAST)
+@pytest.mark.parametrize("kind", [*FAST, pytest.param("dali-gpu", marks=pytest.mark.gpu)])
 def test_hostile_images_are_skipped_by_name(kind: str, tmp_path: Path) -> None:
     names = [f"{number}.jpg".encode() for number in range(12)]
     for name in names:
