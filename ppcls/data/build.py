@@ -300,9 +300,13 @@ def gpu_memory_need(split: Split, runtime: Runtime) -> int:
     options = {"itemsize": 2} if state.dtype == "float16" else {}
     if "device_memory_padding" in dali.decoder:
         options["padding"] = dali.decoder["device_memory_padding"]
+    pipelines = [dali.per_pipeline(number) for number in range(dali.pipelines)]
     largest = max(
-        estimate_pipeline_memory(
-            rows, dali.prefetch, (state.channels, height, width), dali.threads, **options
+        sum(
+            estimate_pipeline_memory(
+                rows, one.prefetch, (state.channels, height, width), one.threads, **options
+            )
+            for one in pipelines
         )
         for rows, height, width in _batch_shapes(split, runtime.world_size)
     )
@@ -358,8 +362,10 @@ def _build_order(
 
 def _check_no_gpu_settings(dali: Dali, place: str) -> None:
     """Raises `UserError` if a setting needs a GPU."""
-    if dali.decode_on == "gpu":
-        raise UserError(f"{place}.decode_on: expected auto or cpu because this run is on the CPU, got gpu")
+    if dali.decode_on in ("gpu", "both"):
+        raise UserError(
+            f"{place}.decode_on: expected auto or cpu because this run is on the CPU, got {dali.decode_on}"
+        )
     if dali.cache_size:
         raise UserError(
             f"{place}.cache_size: expected 0 because this run is on the CPU, got {dali.cache_size}; only the "

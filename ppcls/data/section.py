@@ -72,7 +72,7 @@ class Split(Section):
             raise error_at(f"expected null: {decoder.kind} decodes no images", "cache")
         if self.loader.dali.cache_size:
             raise error_at("expected 0, because cache keeps the images", "loader", "dali", "cache_size")
-        if self.loader.dali.decode_on == "gpu":
+        if self.loader.dali.decode_on in ("gpu", "both"):
             text = "expected auto or cpu, because cache keeps images that the CPU has decoded"
             raise error_at(text, "loader", "dali", "decode_on")
         return self

@@ -108,7 +108,7 @@ def _rules_for_dali(speed: LoadingSpeed) -> Iterator[str]:
             f"set {_LOADER}.dali.decode_on=cpu: a GPU decodes slowly while it trains, "
             "and the loader alone was fast enough"
         )
-    if speed.threads < speed.cores:
+    if dali.num_threads is not None and speed.threads < speed.cores - 1:
         yield (
             f"set {_LOADER}.dali.num_threads=auto: it is {speed.threads}, but the process has "
             f"{counted(speed.cores, 'core')}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,48 @@ def _cpu_quota(*files: Path) -> float:
         return math.inf if quota == "max" or int(quota) <= 0 else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return math.inf
+
+
+def divide_cores(near: Sequence[frozenset[int]], usable: frozenset[int]) -> list[frozenset[int]]:
+    """Divides the cores of a machine among its processes, and returns the cores of each process.
+
+    A process gets cores near its GPU. Processes whose GPUs are near the same cores share them equally, and
+    both hyperthreads of a core go to one process if possible. If the cores near different GPUs overlap, all
+    processes share all cores equally. With more processes than cores, some processes get no core.
+
+    Args:
+        near: Cores near the GPU of each process; an empty set if they are unknown.
+        usable: Cores that the processes may use.
+    """
+    groups: dict[frozenset[int], list[int]] = {}
+    for process, cores in enumerate(near):
+        groups.setdefault(cores & usable or usable, []).append(process)
+    if sum(map(len, groups)) > len(usable):
+        groups = {usable: list(range(len(near)))}
+    shares: dict[int, frozenset[int]] = {}
+    for cores, processes in groups.items():
+        ordered = sorted(cores, key=lambda core: (_first_sibling(core), core))
+        bounds = [place * len(ordered) // len(processes) for place in range(len(processes) + 1)]
+        for process, begin, end in zip(processes, bounds, bounds[1:], strict=False):
+            shares[process] = frozenset(ordered[begin:end])
+    return [shares[process] for process in range(len(near))]
+
+
+def _first_sibling(core: int) -> int:
+    """Returns the lowest number among the hyperthreads of a core; its own number if this is unknown."""
+    file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    try:
+        return int(re.split("[,-]", file.read_text())[0])
+    except (OSError, ValueError):
+        return core
+
+
+def read_machine_id() -> str:
+    """Returns an id of the running machine, which is equal in all of its containers."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def interface_of(address: str) -> str | None:

@@ -108,7 +108,7 @@ def import_with(
         request: Requested division of the GPU memory.
         card: GPU whose memory is divided; None if there is no limit.
         budget: Division of the GPU memory; None if there is no limit.
-        cores: Number of CPU cores of this process.
+        cores: Number of CPU cores for Paddle's threads.
     """
     threads = set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
     if settings.deterministic:

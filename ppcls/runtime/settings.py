@@ -19,7 +19,8 @@ class RuntimeSettings(Section):
     deterministic: bool = False
     """Produce bit-identical results in each run on the same machine. Slower on a GPU."""
     cpu_threads: Workers | None = None
-    """Number of CPU threads of Paddle per process; default: the number of cores that the process may use."""
+    """Number of CPU threads of Paddle per process; default: the number of cores that the process may use; 1
+    on a GPU with DALI, where Paddle has no work for more."""
     gpu_memory_fraction: Part | None = None
     """Maximum share of the GPU's memory that Paddle may allocate per process, 0 to 1; default: 0.8 with DALI
     on a GPU, else no limit. Takes precedence over FLAGS_fraction_of_gpu_memory_to_use."""

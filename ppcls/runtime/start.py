@@ -14,13 +14,21 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.metadata import Distribution
 from typing import Literal
 
 from ppcls.errors import UserError, counted
 from ppcls.runtime import paddle_import
 from ppcls.runtime.device import check_gpu_kernels, choose_device
-from ppcls.runtime.hardware import Card, find_card, interface_of, usable_cores
+from ppcls.runtime.hardware import (
+    Card,
+    divide_cores,
+    find_card,
+    interface_of,
+    read_machine_id,
+    usable_cores,
+)
 from ppcls.runtime.launch import local_processes, read_launch, restore_proxies, selected_gpu
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest, MemoryUsage, divide_memory, read_memory_request
 from ppcls.runtime.paddle_import import PaddleImport
@@ -46,6 +54,8 @@ class Runtime:
         progress: Object to which the activities of the process are reported, for the watchdog.
         nodes: Number of machines.
         memory_note: Note about settings of GPU memory that have no effect; "" if there are none.
+        cpus: CPU cores for this process, near its GPU, which no other process of the run uses; empty if they
+            are unknown, on a CPU, and without DALI.
     """
 
     rank: int = 0
@@ -61,6 +71,7 @@ class Runtime:
     progress: Progress = field(default_factory=Progress, compare=False, repr=False)
     nodes: int = 1
     memory_note: str = ""
+    cpus: frozenset[int] = frozenset()
 
     @property
     def is_main(self) -> bool:
@@ -126,7 +137,7 @@ def start(settings: RuntimeSettings, progress: Progress | None = None, embedded:
     if launch.world_size > 1:
         _connect_ranks(device, progress)
     restore_proxies()
-    return Runtime(
+    runtime = Runtime(
         launch.rank,
         launch.world_size,
         device,
@@ -141,6 +152,21 @@ def start(settings: RuntimeSettings, progress: Progress | None = None, embedded:
         nodes=-(-launch.world_size // local_processes()),
         memory_note=request.describe_unused() if device == "cpu" else "",
     )
+    if device == "gpu" and settings.use_dali:
+        return replace(runtime, cpus=_share_cores(runtime, selected_card()))
+    return runtime
+
+
+def _share_cores(runtime: Runtime, card: Card | None) -> frozenset[int]:
+    """Returns the CPU cores for this process. All ranks must call it."""
+    from ppcls.runtime.collectives import all_gather_json
+
+    machine = read_machine_id()
+    near = sorted(card.near_cores()) if card is not None else []
+    ranks = all_gather_json(runtime, [machine, near])
+    local = [rank for rank, (of_rank, _) in enumerate(ranks) if of_rank == machine]
+    shares = divide_cores([frozenset(ranks[rank][1]) for rank in local], frozenset(os.sched_getaffinity(0)))
+    return shares[local.index(runtime.rank)]
 
 
 def start_on_cpu() -> None:
@@ -167,12 +193,21 @@ def _import_paddle(settings: RuntimeSettings, request: MemoryRequest, cores: int
         limited = settings.device != "cpu" and (request.fraction is not None or request.limit is not None)
         card = selected_card() if limited else None
         budget = divide_memory(request, card.total, card.free()) if card is not None else None
-        _imported = paddle_import.import_with(settings, request, card, budget, cores)
+        # On a GPU, only DALI has work for many CPU threads.
+        threads = 1 if settings.use_dali and _expects_gpu(settings, card) else cores
+        _imported = paddle_import.import_with(settings, request, card, budget, threads)
     else:
         _imported = _imported or paddle_import.describe_early_import()
         wants_share = settings.device != "cpu" and request.fraction is not None and not request.is_default
         _imported.check_settings(settings, request if wants_share and selected_card() is not None else None)
     return _imported
+
+
+def _expects_gpu(settings: RuntimeSettings, card: Card | None) -> bool:
+    """Returns whether the run will probably train on a GPU, before Paddle is imported."""
+    if settings.device == "auto":
+        return card is not None and any(Distribution.discover(name="paddlepaddle-gpu"))
+    return settings.device == "gpu"
 
 
 def _set_device(

@@ -50,7 +50,11 @@ def with_dali(**settings: Any) -> dict[str, Any]:
             "raise DataLoader.Train.loader.num_workers from 4 to 16: the process has 16 cores",
         ),
         ({"by_dali": False, "dali_can": False, "workers": 16}, "use more CPU cores per process"),
-        ({"threads": 2}, "set DataLoader.Train.loader.dali.num_threads=auto: it is 2"),
+        (
+            {"threads": 2, **with_dali(num_threads=2)},
+            "set DataLoader.Train.loader.dali.num_threads=auto: it is 2",
+        ),
+        ({"threads": 15}, "use more CPU cores per process"),
         (with_dali(prefetch_queue_depth=1), "set DataLoader.Train.loader.dali.prefetch_queue_depth=auto"),
         (with_dali(exec_dynamic=False), "set DataLoader.Train.loader.dali.exec_dynamic=True"),
         (with_dali(decode="whole"), "set DataLoader.Train.loader.dali.decode=auto"),

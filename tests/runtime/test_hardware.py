@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ppcls.errors import UserError
 from ppcls.runtime.hardware import (
@@ -16,9 +18,11 @@ from ppcls.runtime.hardware import (
     CardLoad,
     Driver,
     InstalledCard,
+    divide_cores,
     find_card,
     interface_of,
     read_driver,
+    read_machine_id,
     usable_cores,
 )
 
@@ -57,6 +61,35 @@ def test_usable_cores_respect_the_cgroup_quota(tmp_path: Path, files: dict[str, 
 
 def test_usable_cores_are_within_the_affinity() -> None:
     assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+
+
+@given(
+    near=st.lists(st.sampled_from([set(), {*range(8)}, {*range(8, 16)}, {*range(16)}, {99}]), min_size=1),
+    usable=st.sets(st.integers(0, 15), min_size=1),
+)
+def test_divide_cores_gives_each_core_to_at_most_one_process(near: list[set[int]], usable: set[int]) -> None:
+    shares = divide_cores([frozenset(cores) for cores in near], frozenset(usable))
+    assert len(shares) == len(near)
+    assert sum(map(len, shares)) == len(frozenset().union(*shares))
+    assert frozenset().union(*shares) <= usable
+    if len(near) <= len(usable) and all(cores == near[0] for cores in near):
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_divide_cores_uses_cores_near_each_gpu() -> None:
+    one, two = frozenset(range(8)), frozenset(range(8, 16))
+    usable = one | two
+    assert divide_cores([one], usable) == [one]
+    assert divide_cores([frozenset()], usable) == [usable], "unknown"
+    shares = divide_cores([one, two, one, two], usable)
+    assert [len(share) for share in shares] == [4] * 4
+    assert [share <= near for share, near in zip(shares, [one, two, one, two], strict=True)] == [True] * 4
+    overlapping = divide_cores([one, usable], usable)
+    assert [len(share) for share in overlapping] == [8, 8]
+
+
+def test_machine_id_is_constant() -> None:
+    assert read_machine_id() == read_machine_id() != ""
 
 
 def test_interface_of_finds_the_interface_of_an_address() -> None:

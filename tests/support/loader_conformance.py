@@ -43,6 +43,9 @@ Arrays = tuple[NDArray[np.float32], NDArray[np.int64], int, float, bool]
 MAKERS: dict[str, Make] = {
     "dali-cpu": partial(DaliLoader, settings=DaliSettings(threads=2, prefetch=4)),  # two pipelines
     "dali-gpu": partial(DaliLoader, settings=DaliSettings(device_id=0, threads=2)),
+    "dali-gpu-and-cpu": partial(
+        DaliLoader, settings=DaliSettings(device_id=0, threads=2, prefetch=6, turns=(False, True, False))
+    ),
     "paddle-0": PaddleLoader,
     "paddle-2": partial(PaddleLoader, settings=PaddleSettings(workers=2)),
 }
@@ -50,7 +53,13 @@ MAKERS: dict[str, Make] = {
 # the same code on all backends, run on the fast loaders; the slow ones run the tests of what differs there.
 FAST = ["dali-cpu", "paddle-0"]
 # NumPy and OpenCV round resized pixels, DALI does not; and the GPU has another decoder.
-MAX_DIFFERENCE = {"dali-cpu": 1.01, "dali-gpu": 70.0, "paddle-0": 0.0, "paddle-2": 0.0}  # grey levels
+MAX_DIFFERENCE = {  # grey levels
+    "dali-cpu": 1.01,
+    "dali-gpu": 70.0,
+    "dali-gpu-and-cpu": 70.0,
+    "paddle-0": 0.0,
+    "paddle-2": 0.0,
+}
 GREY_LEVELS = 255 * 0.225  # per unit of normalized images
 
 FORMATS = ("jpeg420", "png", "grey", "turned", "alpha", "progressive", "bmp")

@@ -205,7 +205,7 @@ def _load_by_dali(setting: LoaderSetting, workload: LoaderWorkload, order: Order
     loader = DaliLoader(workload.index, order, ops, settings)
     if setting.stage != "hand-over":
         with settings.on_cores():
-            graphs = [loader.graph() for _ in range(settings.pipelines)]
+            graphs = [loader.graph(number) for number in range(settings.pipelines)]
         return _run_pipelines([graph.pipeline for graph in graphs], [graph.input for graph in graphs])
     if setting.mixup:
         classes = workload.arch.class_num

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, model_validator
 from typing_extensions import Self
 
-from ppcls.config.base.fields import Bound, Count, Fraction, Index, Workers
+from ppcls.config.base.fields import Bound, Count, Fraction, Index, Part, Workers
 from ppcls.config.base.section import Section
 
 _AUTO = BeforeValidator(lambda value: None if value == "auto" else value)
@@ -18,21 +18,28 @@ class Dali(Section):
 
     num_threads: Annotated[Workers | None, _AUTO] = None
     """Number of CPU threads per process; `auto`: the number of cores that the process may use, divided by the
-    processes that share them."""
+    processes that share them. With at least 4 cores, a run on a GPU leaves one of them to the training
+    thread."""
     prefetch_queue_depth: Annotated[Count | None, _AUTO] = None
     """Number of batches to prepare in advance; `auto`: 2 on a GPU; on a CPU 2 per thread, limited
     to 32 and to the number that fits into 2 GiB, but at least 4."""
     exec_dynamic: bool = True
     """Use DALI's dynamic executor, which returns batches without copying them."""
     affinity: Annotated[bool | None, _AUTO] = None
-    """Run DALI's threads only on the cores near the GPU; `auto`: True if the driver reports these cores."""
+    """Run DALI's threads only on this process's share of the cores near its GPU, without one core that is
+    kept for the training thread; `auto`: True."""
     decode: Literal["auto", "window", "whole"] = "auto"
     """Part of an image to decode: `window`: only the part that a random crop needs; `whole`: the whole image,
     which is then cropped on the device; `auto`: `whole` if the decoder caches images, else `window`."""
-    decode_on: Literal["auto", "gpu", "cpu"] = "auto"
+    decode_on: Literal["auto", "gpu", "cpu", "both"] = "auto"
     """Device that decodes images if the GPU transforms them. `cpu` reduces the load on the GPU, but needs
-    enough cores. `auto`: `cpu` if each process has at least 12 threads (`num_threads`) and no option of the
-    GPU's decoder is set, otherwise `gpu`."""
+    enough cores. `both`: the GPU decodes the share `gpu_share` of the batches, the CPU the others. `auto`:
+    `cpu` if each process has at least 12 cores (or `num_threads`) and no option of the GPU's decoder is set,
+    otherwise `gpu`."""
+    gpu_share: Annotated[Part | None, _AUTO] = None
+    """Share of the batches that the GPU decodes with `decode_on: both`, between 0 and 1, rounded to a
+    fraction from 1/6 to 5/6, with a denominator of at most 6; `auto`: 1/3. Which batches these are depends
+    only on their positions in the run."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
     """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9."""
     device_memory_padding: Annotated[Index | None, _AUTO] = None
@@ -64,8 +71,10 @@ class Dali(Section):
     def _check_cache(self) -> Self:
         if self.cache_size and self.decode == "window":
             raise ValueError("the cache needs whole images; set decode: whole, or cache_size: 0")
-        if self.cache_size and self.decode_on == "cpu":
+        if self.cache_size and self.decode_on in ("cpu", "both"):
             raise ValueError("only the GPU's decoder has a cache; set decode_on: gpu, or cache_size: 0")
+        if self.gpu_share is not None and self.decode_on != "both":
+            raise ValueError("gpu_share is only used with decode_on: both; set it, or remove gpu_share")
         return self
 
 

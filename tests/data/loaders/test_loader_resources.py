@@ -98,6 +98,17 @@ def test_thread_count_keeps_pixels(index: Index) -> None:
     )
 
 
+def test_turns_keep_batches_and_positions(index: Index) -> None:
+    """The pipelines that take turns get the batches of their positions, also after a resume in between."""
+    settings = DaliSettings(threads=3, prefetch=6, turns=(False, True, False))
+    loader = DaliLoader(index, ORDER, TRAIN, settings)
+    expected = take(MAKERS["dali-cpu"](index, ORDER, TRAIN), epochs=2)
+    assert_equal(take(loader, epochs=2), expected)
+    for position in (1, 3, 8):
+        loader.load_state_dict(ORDER.state_dict(Cursor(*divmod(position, 6))))
+        assert_equal(take(loader), expected[position : 6 if position < 6 else 12])
+
+
 @pytest.mark.parametrize("prefetch", [1, 3, 9])
 def test_prefetch_keeps_batches(index: Index, prefetch: int) -> None:
     loader = DaliLoader(index, ORDER, TRAIN, DaliSettings(threads=2, prefetch=prefetch))

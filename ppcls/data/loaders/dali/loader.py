@@ -303,9 +303,10 @@ class DaliLoader(OrderedLoader):
     def _error_of(self, positions: list[int]) -> str | None:
         """Loads these samples as one batch. Returns the error, or None if DALI can load the batch."""
         order = Order(ListSampler(tuple(positions)), batch_size=len(positions), seed=self.order.seed)
-        settings = replace(self._settings, prefetch=1)
         try:
-            DaliLoader(self._encoded, order, self._unfused, settings, self._sizes)._take(Cursor())
+            for settings in self._settings.per_device():
+                one_batch = replace(settings, prefetch=1)
+                DaliLoader(self._encoded, order, self._unfused, one_batch, self._sizes)._take(Cursor())
         except (RuntimeError, DecodeError) as error:
             return str(error)
         except MemoryError:
@@ -354,11 +355,15 @@ class DaliLoader(OrderedLoader):
         pipes.close()
         ReleaseUnusedMemory()
 
-    def graph(self) -> DaliGraph:
-        """Creates the complete graph of one pipeline, either to build and run it or to describe it."""
-        settings = self._settings.per_pipeline()
+    def graph(self, number: int = 0) -> DaliGraph:
+        """Creates the complete graph of one pipeline, either to build and run it or to describe it.
+
+        Args:
+            number: Number of the pipeline, from 0.
+        """
+        settings = self._settings.per_pipeline(number)
         stride = self._settings.pipelines
-        pool = ThreadPoolExecutor(max_workers=self._settings.python_threads)
+        pool = ThreadPoolExecutor(self._settings.python_threads, "images", settings.move_thread)
         reader = build_reader(self._encoded, self._plan, settings, self._decoder, pool, stride)
         source = PipelineInput(self._encoded, self._plan, self._ops, self._sizes, reader, pool)
         pipeline = Pipeline(
@@ -387,8 +392,8 @@ class DaliLoader(OrderedLoader):
         readers = list[Reader]()
         self._pipes = PipeUnblocker(self._encoded, readers)
         with settings.on_cores():
-            for _ in range(settings.pipelines):
-                graph = self.graph()
+            for number in range(settings.pipelines):
+                graph = self.graph(number)
                 batches = iter_batches(graph.pipeline)
                 self._running.append(_RunningPipeline(graph.input, graph.pipeline, batches))
                 readers.append(graph.input.reader)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings
+from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings, share_turns
 from ppcls.data.loaders.section import Dali
 from ppcls.runtime.start import Runtime
 
 CPU = Runtime(cores=3)
 GPU = Runtime(device="gpu", device_id=1, cores=3)
-
-
-@dataclass(frozen=True)
-class _Card:
-    """A GPU that this machine need not have."""
-
-    cores: frozenset[int]
-
-    def near_cores(self) -> frozenset[int]:
-        return self.cores
 
 
 def test_auto_is_resolved() -> None:
@@ -114,13 +105,37 @@ def test_cache_decodes_whole_images() -> None:
         Dali(cache_size=1, decode="window")
 
 
-def test_threads_run_on_cores_near_gpu() -> None:
+def gpu_with(cpus: set[int], cores: int | None = None) -> Runtime:
+    return Runtime(device="gpu", device_id=0, cores=cores or len(cpus), cpus=frozenset(cpus))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 5, 8, 11, 12, 16, 64])
+def test_threads_leave_a_core_to_the_training_thread(cores: int) -> None:
+    cpus = set(range(100, 100 + cores))
+    settings = resolve_dali_settings(Dali(), gpu_with(cpus))
+    kept = 1 if cores >= 4 else 0
+    assert settings.threads == cores - kept
+    assert settings.cores == frozenset(range(100, 100 + cores - kept))
+    assert settings.decode_on_cpu == (cores >= 12)
+    assert resolve_dali_settings(Dali(), Runtime(cores=cores)).threads == cores, "all on a CPU"
+
+
+def test_threads_of_the_config_are_used_as_they_are() -> None:
+    settings = resolve_dali_settings(Dali(num_threads=8), gpu_with(set(range(8))))
+    assert (settings.threads, settings.cores) == (8, frozenset(range(7)))
+    assert resolve_dali_settings(Dali(affinity=False), gpu_with(set(range(8)))).cores is None
+
+
+def test_threads_are_at_most_the_cores_near_the_gpu_and_the_quota() -> None:
+    assert resolve_dali_settings(Dali(), gpu_with(set(range(8)), cores=16)).threads == 7
+    assert resolve_dali_settings(Dali(), gpu_with(set(range(64)), cores=16)).threads == 15
+    assert resolve_dali_settings(Dali(), gpu_with(set(), cores=16)).threads == 15
+    assert resolve_dali_settings(Dali(), gpu_with(set(), cores=16)).cores is None
+
+
+def test_new_threads_run_on_the_cores_of_the_settings() -> None:
     own = os.sched_getaffinity(0)
     near = frozenset(sorted(own)[:1])
-    beside = Runtime(device="gpu", device_id=0, card=_Card(near | {100_000}))  # type: ignore[arg-type]
-    settings = resolve_dali_settings(Dali(), beside)
-    assert settings.cores == (near if near != own else None)
-    assert resolve_dali_settings(Dali(affinity=False), beside).cores is None
     seen = []
     with DaliSettings(cores=near).on_cores():
         thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
@@ -128,9 +143,56 @@ def test_threads_run_on_cores_near_gpu() -> None:
         thread.join()
     assert seen == [set(near)]
     assert os.sched_getaffinity(0) == own
+    assert resolve_dali_settings(Dali(), gpu_with(set(own) | {100_000})).cores is not None
 
 
-def test_unknown_or_foreign_cores_are_ignored() -> None:
-    for cores in (frozenset(), frozenset({100_000}), frozenset(os.sched_getaffinity(0))):
-        beside = Runtime(device="gpu", device_id=0, card=_Card(cores))  # type: ignore[arg-type]
-        assert resolve_dali_settings(Dali(), beside).cores is None
+@pytest.mark.parametrize(
+    ("share", "turns"),
+    [
+        (0.5, (False, True)),
+        (1 / 3, (False, False, True)),
+        (0.66, (False, True, True)),
+        (0.4, (False, False, True, False, True)),
+        (0.01, (False, False, False, False, False, True)),
+        (0.99, (False, True, True, True, True, True)),
+    ],
+)
+def test_share_of_the_gpu_becomes_turns(share: float, turns: tuple[bool, ...]) -> None:
+    assert share_turns(share) == turns
+
+
+@given(share=st.floats(0.0, 1.0))
+def test_turns_have_nearly_the_share_of_the_gpu(share: float) -> None:
+    turns = share_turns(share)
+    assert len(turns) <= 6
+    assert set(turns) == {False, True}
+    assert abs(sum(turns) / len(turns) - min(max(share, 1 / 6), 5 / 6)) <= 1 / 12
+
+
+def test_pipelines_that_take_turns_share_the_threads_of_the_cpu() -> None:
+    both = Dali(decode_on="both", gpu_share=0.4, jpeg_fast_idct=True)
+    settings = resolve_dali_settings(both, gpu_with(set(range(16))))
+    assert (settings.pipelines, settings.prefetch, settings.decodes_on_gpu) == (5, 10, True)
+    each = [settings.per_pipeline(number) for number in range(5)]
+    assert [one.decodes_on_gpu for one in each] == [False, False, True, False, True]
+    assert [one.threads for one in each] == [5, 5, 4, 5, 4]
+    assert [one.pipelines for one in each] == [1] * 5
+    assert {one.prefetch for one in each} == {2}
+    assert [dict(one.decoder) for one in settings.per_device()] == [
+        {"use_fast_idct": True},
+        {"hw_decoder_load": 0.9},
+    ]
+    assert resolve_dali_settings(both, CPU).turns == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gpu_share": 0.5}, "gpu_share is only used with decode_on: both"),
+        ({"gpu_share": 0.5, "decode_on": "gpu"}, "gpu_share is only used with decode_on: both"),
+        ({"cache_size": 5, "decode_on": "both"}, "only the GPU's decoder has a cache"),
+    ],
+)
+def test_settings_of_both_devices_are_checked(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Dali.model_validate(settings)
