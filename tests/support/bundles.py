@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ from PIL import Image
 from small_classifier import config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls.cli.export import export
-from ppcls.deploy.bundle.schema import Bundle, read_bundle_file
+from ppcls.deploy.bundle.compare import select_classes
+from ppcls.deploy.bundle.schema import Bundle, Decision, read_bundle_file, read_values
 
 
 def write_photographs(folder: Path, count: int = 3) -> Path:
@@ -69,3 +73,45 @@ def prepared_by(
 
 def read_bundle(folder: Path) -> Bundle:
     return read_bundle_file(folder)
+
+
+# Rules, whether other classes matter, and the beginning of what a program prints
+SELECTIONS = tuple(
+    (method, near, "PASS: 4 of 4" if near else "FAIL: 3 of 4; first stage that differs: post-processing")
+    for method in ("topk", "binary", "multi_label")
+    for near in (True, False)
+)
+
+
+@contextmanager
+def other_selection(folder: Path, method: str, near: bool) -> Iterator[None]:
+    """Makes ``bundle.json`` expect other classes of the first sample, and restores it.
+
+    Args:
+        folder: Folder of the bundle.
+        method: Rule that selects classes.
+        near: Whether the tolerance is so large that the scores of these classes are nearly tied.
+    """
+    file = folder / "bundle.json"
+    text = file.read_text(encoding="utf-8")
+    tree = json.loads(text)
+    width = (len(tree["classes"]),)
+    tree["decision"] = {"method": method, "topk": 1, "threshold": 0.5}
+    rule = Decision.model_validate(tree["decision"])
+    for sample in tree["golden"]:
+        scores = read_values(folder, sample["probabilities"], width, "float32")
+        sample["classes"] = select_classes(scores, rule)
+    first = list(tree["golden"][0]["classes"])
+    others = {
+        "topk": [(number + 1) % width[0] for number in first],
+        "binary": [1 - number for number in first],
+        "multi_label": first[1:] if first else [0],
+    }
+    tree["golden"][0]["classes"] = others[method]
+    if near:
+        tree["tolerances"]["probabilities"] = 1.0
+    file.write_text(json.dumps(tree), encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(text, encoding="utf-8")

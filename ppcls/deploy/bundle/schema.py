@@ -87,7 +87,7 @@ class Decision(Section):
     else the first; multi_label: all classes whose scores reach the threshold."""
     topk: Count = 5
     threshold: Fraction | tuple[Fraction, ...] = 0.5
-    """For binary and multi_label: smallest score, one for all classes or one per class."""
+    """For binary and multi_label: smallest score. For multi_label, one for all classes or one per class."""
 
 
 class Tolerances(Section):
@@ -201,6 +201,8 @@ class Bundle(Section):
             raise ValueError("golden: expected known_score of each sample, because rejection is not null")
         if self.decision.method == "binary" and len(self.classes) != 2:
             raise ValueError(f"decision.method: binary needs two classes, got {len(self.classes)}")
+        if self.decision.method == "binary" and isinstance(threshold, tuple):
+            raise ValueError(f"decision.threshold: binary needs one number, got {len(threshold)}")
         return self
 
 

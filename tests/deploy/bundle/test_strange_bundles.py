@@ -92,6 +92,7 @@ def test_name_that_leads_out_is_rejected(name: str, bundle: Path) -> None:
         ),
         (["decision", "threshold"], [0.5], "expected 3 values"),
         (["rejection"], {"threshold": 2}, "rejection"),
+        (["decision", "method"], "binary", "binary needs two classes"),
         (["extra"], 1, "unknown key"),
     ],
 )
@@ -248,6 +249,15 @@ def test_zip_file_is_extracted(tmp_path: Path) -> None:
         "inference.onnx",
         "README.md",
     }
+
+
+def test_binary_rule_has_one_threshold(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    extract(write_small_bundle(tmp_path / "small.zip"), folder)
+    change(folder, ["classes"], ["cat", "dog"])
+    change(folder, ["decision"], {"method": "binary", "threshold": [0.5, 0.5]})
+    with pytest.raises(UserError, match="binary needs one number, got 2"):
+        read_bundle_file(folder)
 
 
 SIZE = 70_001  # of a file whose declared size is changed: its bytes are nowhere else in the zip file

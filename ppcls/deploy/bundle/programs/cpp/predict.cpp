@@ -11,6 +11,8 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <regex>
+#include <set>
 #include <sstream>
 
 #include <openvino/openvino.hpp>
@@ -39,14 +41,20 @@ public:
         json = JsonReader(std::string(text.begin(), text.end())).read();
         const Json& model = json["model"];
         // Float32, as in ONNX Runtime; by default, some CPUs would compute in bfloat16.
-        compiled_ = ov::Core().compile_model(folder + "/" + model["file"].text, "CPU",
+        compiled_ = ov::Core().compile_model(path(model["file"]), "CPU",
                                              ov::hint::inference_precision(ov::element::f32));
         request_ = compiled_.create_infer_request();
     }
 
     Json json;
 
-    std::string path(const Json& name) const { return folder_ + "/" + name.text; }
+    std::string path(const Json& name) const {
+        static const std::regex pattern("\\w[\\w.-]*(/\\w[\\w.-]*)*");
+        if (!std::regex_match(name.text, pattern)) {
+            throw std::runtime_error("bundle.json: expected a path in the bundle, got " + name.text);
+        }
+        return folder_ + "/" + name.text;
+    }
 
     Outputs run(Pixels& image) {
         ov::Tensor input(ov::element::u8, {1, image.height, image.width, 3}, image.values.data());
@@ -67,14 +75,30 @@ public:
             order.resize(std::min(order.size(), size_t(decision["topk"].number)));
             return order;
         }
-        const Json& limit = decision["threshold"];
-        auto reaches = [&](size_t k) {
-            return scores[k] >= (limit.kind == Json::List ? limit.items.at(k).number : limit.number);
-        };
+        auto reaches = [&](size_t k) { return scores[k] >= threshold(k); };
         if (decision["method"].text == "binary") return {size_t(reaches(1))};
         std::vector<size_t> selected;
         std::copy_if(order.begin(), order.end(), std::back_inserter(selected), reaches);
         return selected;
+    }
+
+    // Returns whether two selections are equal, or differ only by expected scores that are nearly tied.
+    bool same_selection(const std::vector<size_t>& selected, const std::vector<size_t>& expected,
+                        const Values& scores, double allowed) const {
+        auto near = [&](double a, double b) { return std::abs(a - b) <= 2 * allowed; };
+        const std::string& method = json["decision"]["method"].text;
+        if (method == "topk") {
+            return std::equal(selected.begin(), selected.end(), expected.begin(), expected.end(),
+                              [&](size_t a, size_t b) { return near(scores.at(a), scores.at(b)); });
+        }
+        const std::set<size_t> actual(selected.begin(), selected.end());
+        const std::set<size_t> wanted(expected.begin(), expected.end());
+        std::vector<size_t> changed;
+        std::set_symmetric_difference(actual.begin(), actual.end(), wanted.begin(), wanted.end(),
+                                      std::back_inserter(changed));
+        if (!changed.empty() && method == "binary") changed = {1};
+        return std::all_of(changed.begin(), changed.end(),
+                           [&](size_t k) { return near(scores.at(k), threshold(k)); });
     }
 
     // Returns the score for the answer unknown and its limit, which is 0 without a rule.
@@ -92,6 +116,11 @@ private:
     std::string folder_;
     ov::CompiledModel compiled_;
     ov::InferRequest request_;
+
+    double threshold(size_t k) const {
+        const Json& limit = json["decision"]["threshold"];
+        return limit.kind == Json::List ? limit.items.at(k).number : limit.number;
+    }
 
     Values output(const Json& name) {
         if (name.is_null()) return {};
@@ -175,13 +204,9 @@ std::optional<Failure> verify_sample(Bundle& bundle, const Json& sample, double&
     failure = compare("post-processing", outputs.probabilities, probabilities, most, most);
     if (failure) return failure;
     const auto selected = bundle.select(outputs.probabilities);
-    const auto& classes = sample["classes"].items;
-    bool tied = selected.size() == classes.size();
-    for (size_t i = 0; tied && i < selected.size(); ++i) {
-        const float apart = probabilities.at(selected[i]) - probabilities.at(size_t(classes[i].number));
-        tied = std::abs(apart) <= 2 * most;
-    }
-    if (!tied) return Failure{"post-processing", "other classes are selected"};
+    std::vector<size_t> classes;
+    for (const Json& number : sample["classes"].items) classes.push_back(size_t(number.number));
+    if (!bundle.same_selection(selected, classes, probabilities, most)) return Failure{"post-processing", "other classes are selected"};
     if (bundle.json["rejection"].is_null()) return std::nullopt;
     const auto [score, limit] = bundle.judge(outputs);
     const double wanted = sample["known_score"].number;

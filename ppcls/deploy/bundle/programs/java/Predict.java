@@ -262,6 +262,23 @@ public final class Predict {
         return order.stream().filter(k -> scores[k] >= limitOf(limit, k)).toList();
     }
 
+    /** Returns whether two selections are equal, or differ only by expected scores that are nearly tied. */
+    private boolean isSameSelection(List<Integer> selected, List<Integer> expected, double[] scores, double allowed) {
+        JsonObject decision = json.getAsJsonObject("decision");
+        String method = decision.get("method").getAsString();
+        if (method.equals("topk")) {
+            return selected.size() == expected.size()
+                    && IntStream.range(0, expected.size()).allMatch(
+                            i -> Math.abs(scores[selected.get(i)] - scores[expected.get(i)]) <= 2 * allowed);
+        }
+        List<Integer> changed = new ArrayList<>(selected);
+        changed.removeAll(expected);
+        expected.stream().filter(k -> !selected.contains(k)).forEach(changed::add);
+        List<Integer> decisive = method.equals("binary") && !changed.isEmpty() ? List.of(1) : changed;
+        JsonElement limit = decision.get("threshold");
+        return decisive.stream().allMatch(k -> Math.abs(scores[k] - limitOf(limit, k)) <= 2 * allowed);
+    }
+
     private static double limitOf(JsonElement limit, int k) {
         return limit instanceof JsonArray list ? list.get(k).getAsDouble() : limit.getAsDouble();
     }
@@ -358,12 +375,9 @@ public final class Predict {
         JsonObject limits = json.getAsJsonObject("tolerances");
         double allowed = limits.get("probabilities").getAsDouble();
         List<Integer> selected = select(scores);
-        JsonArray classes = sample.getAsJsonArray("classes");
-        boolean same = selected.size() == classes.size();
-        for (int i = 0; same && i < classes.size(); i++) {
-            same = Math.abs(wanted[selected.get(i)] - wanted[classes.get(i).getAsInt()]) <= 2 * allowed;
-        }
-        if (!same) {
+        List<Integer> classes = new ArrayList<>();
+        sample.getAsJsonArray("classes").forEach(number -> classes.add(number.getAsInt()));
+        if (!isSameSelection(selected, classes, wanted, allowed)) {
             return "expected the classes " + classes + ", got " + selected;
         }
         if (!(json.get("rejection") instanceof JsonObject rule)) {
