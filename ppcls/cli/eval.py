@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -39,6 +39,8 @@ from ppcls.errors import UserError, counted
 from ppcls.files import print_error, real_path
 
 if TYPE_CHECKING:  # not needed for --help
+    from ppcls.deploy.export.samples import ImageSamples
+    from ppcls.deploy.foreign_images import FittedRejection
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.recipe.load import ConfigSource
 
@@ -255,7 +257,14 @@ def calibrate(options: CalibrateOptions) -> None:
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
     from ppcls import api
-    from ppcls.deploy.models.temperature import describe_limit, scaling_for, write_temperature
+    from ppcls.deploy.export.samples import read_files
+    from ppcls.deploy.models.rejection import remove_rejection
+    from ppcls.deploy.models.temperature import (
+        describe_limit,
+        round_temperature,
+        scaling_for,
+        write_temperature,
+    )
     from ppcls.runtime.launch import read_launch
 
     if options.unknown is None and (options.foreign or options.score != "max_probability"):
@@ -265,6 +274,7 @@ def calibrate(options: CalibrateOptions) -> None:
         raise UserError(
             f"{checkpoint}: --unknown needs a model with one label per image, but it ends in {activation}"
         )
+    foreign = read_files(options.foreign) if options.foreign else None  # before the evaluation, which is slow
     scaling = scaling_for(None if config.Infer is None else config.Infer.PostProcess)
     metric = config.Metric.model_copy(update={"Eval": (scaling,)})
     result = api.evaluate(config.model_copy(update={"Metric": metric}), own_process=True)
@@ -275,39 +285,55 @@ def calibrate(options: CalibrateOptions) -> None:
         raise UserError(f"{checkpoint}: the model returns NaN or infinite values; use another checkpoint")
     if warning := describe_limit(metrics["temperature"], result.images, scaling.lowest):
         print_error(f"warning: {warning}")
-    file = write_temperature(checkpoint, metrics["temperature"])
+    # Both are written only if both are known, so that an error leaves the checkpoint as it was.
+    temperature = round_temperature(metrics["temperature"])
+    fitted = None
+    if options.unknown is not None:
+        fitted = _fit_rejection(options, source, checkpoint, temperature, foreign)
+    file = write_temperature(checkpoint, temperature)
     write_output(
         f"[Calibrate] {file}: temperature {metrics['temperature']:.3f}; {counted(result.images, 'image')}: "
         f"ece {metrics['ece']:.4f} -> {metrics['ece_scaled']:.4f}, "
         f"nll {metrics['nll']:.4f} -> {metrics['nll_scaled']:.4f}\n"
     )
-    _calibrate_rejection(options, checkpoint, source)
-
-
-def _calibrate_rejection(options: CalibrateOptions, checkpoint: Path, source: ConfigSource) -> None:
-    """Finds the thresholds for the answer ``unknown``. Without ``--unknown``, removes those of before."""
-    from ppcls.deploy.models.rejection import remove_rejection, write_rejection
-
     # Thresholds are for one temperature.
-    if remove_rejection(checkpoint) and options.unknown is None:
+    removed = remove_rejection(checkpoint)
+    if fitted is not None:
+        _write_rejection(checkpoint, fitted)
+    elif removed:
         write_output(
             f"[Calibrate] {checkpoint}: the thresholds for unknown are removed, because they were for the "
             "previous temperature\n"
         )
-    if options.unknown is None:
-        return
+
+
+def _fit_rejection(
+    options: CalibrateOptions,
+    source: ConfigSource,
+    checkpoint: Path,
+    temperature: float,
+    foreign: ImageSamples | None,
+) -> FittedRejection:
+    """Finds the thresholds for the answer ``unknown``."""
     from ppcls.deploy.export.export import read_evaluation
-    from ppcls.deploy.export.samples import read_files
     from ppcls.deploy.foreign_images import RejectionSettings, fit_on_images
     from ppcls.deploy.models.source import source_of_config
 
+    assert options.unknown is not None
     config = source.load()
     samples, reason = read_evaluation(config.DataLoader, config.Arch, checkpoint, _ALL)
     if samples is None:
         raise UserError(f"--unknown needs evaluation images: {reason}")
-    foreign = read_files(options.foreign) if options.foreign else None
+    model = source_of_config(config)
+    description = model.description.with_temperature(temperature).with_rejection(None)
     settings = RejectionSettings(options.score, options.unknown, options.keep)
-    fitted = fit_on_images(source_of_config(config), samples, foreign, settings)
+    return fit_on_images(replace(model, description=description), samples, foreign, settings)
+
+
+def _write_rejection(checkpoint: Path, fitted: FittedRejection) -> None:
+    """Writes the thresholds for the answer ``unknown`` into a checkpoint, and prints their quality."""
+    from ppcls.deploy.models.rejection import write_rejection
+
     file = write_rejection(checkpoint, fitted.rule, fitted.means)
     limits = fitted.rule.threshold if isinstance(fitted.rule.threshold, tuple) else (fitted.rule.threshold,)
     text = f"{min(limits):.4f}" if len(set(limits)) == 1 else f"{min(limits):.4f} to {max(limits):.4f}"

@@ -25,7 +25,8 @@ from ppcls.deploy.models.rejection import (
 from ppcls.deploy.models.source import ModelSource
 from ppcls.deploy.models.trained import TrainedModel
 from ppcls.deploy.predictor import Predictor
-from ppcls.errors import UserError
+from ppcls.errors import UserError, counted
+from ppcls.files import print_error
 
 if TYPE_CHECKING:
     from ppcls.deploy.export.samples import ImageSamples
@@ -125,6 +126,12 @@ def _run(predictor: Predictor, samples: ImageSamples, use: str) -> _Outputs:
     batches = list(_batches(predictor, samples, use))
     if not batches:
         raise UserError(f"{samples.source}: no image can be decoded")
+    total = counted(len(samples), "image")
+    count = sum(len(batch.probabilities) for batch in batches)
+    if count < len(samples):
+        print_error(
+            f"warning: {samples.source}: {len(samples) - count} of {total} cannot be decoded, and are ignored"
+        )
     return _Outputs(
         np.concatenate([batch.probabilities for batch in batches]),
         np.concatenate([batch.logits for batch in batches]),

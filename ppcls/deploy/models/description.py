@@ -366,6 +366,14 @@ class ModelDescription(Section):
                     f"Export.files from {DESCRIPTION} if you changed the model yourself"
                 )
 
+    def with_temperature(self, temperature: float) -> ModelDescription:
+        """Returns a copy whose logits are divided by another temperature.
+
+        A threshold of the post-processing is not changed, so it remains one for the previous temperature.
+        """
+        output = self.Output.model_copy(update={"temperature": temperature})
+        return self.model_copy(update={"Output": output})
+
     def with_rejection(self, rule: RejectionRule | None) -> ModelDescription:
         """Returns a copy with a rule for the answer ``unknown``.
 

@@ -129,6 +129,11 @@ def expected_calibration_error(logits: NDArray[Any], labels: NDArray[Any]) -> fl
     return float(np.abs(np.bincount(bins, right - confidence, _BINS)).sum() / len(bins))
 
 
+def round_temperature(temperature: float) -> float:
+    """Returns a temperature as `write_temperature` stores it."""
+    return round(temperature, 4)
+
+
 def write_temperature(folder: Path, temperature: float) -> Path:
     """Writes the temperature into a checkpoint folder, and returns the path of the file.
 
@@ -136,7 +141,7 @@ def write_temperature(folder: Path, temperature: float) -> Path:
         OSError: The file cannot be written.
     """
     file = folder / TEMPERATURE_FILE
-    write_text(file, json.dumps({"temperature": round(temperature, 4)}) + "\n")
+    write_text(file, json.dumps({"temperature": round_temperature(temperature)}) + "\n")
     return file
 
 

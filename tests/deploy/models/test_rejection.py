@@ -159,6 +159,13 @@ def test_all_programs_answer_unknown_by_the_same_score(
     assert f"unknown if the score {score} is below" in text
     for name in ("max_probability", "energy", "distance"):
         assert f"[Calibrate] {name}: " in text
+    stored = {file.name: file.read_bytes() for file in best.iterdir()}
+    damaged = write_photographs(tmp_path / "damaged", 0)
+    (damaged / "turned.jpg").write_bytes(b"damaged")
+    for foreign, reason in ((tmp_path / "missing", "no such file"), (damaged, "no image can be decoded")):
+        assert calibrate([*words, "--unknown", scope, "--foreign", str(foreign)]) == 2
+        assert reason in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in best.iterdir()} == stored
     assert export([*words, "--format", "onnx", "--output", str(tmp_path / "onnx")]) == 0
     assert f"does not return the score {score}" in capsys.readouterr().err
     bundle = tmp_path / "bundle"
