@@ -189,7 +189,14 @@ def export(output: Path, model: str, precision: str, images: int) -> Path:
     command += ["--golden", str(images), "--golden-data", data, "--output", str(folder)]
     command += ["--runners", "python,js,web"]
     if precision == "int8":
-        command += ["--calibration-data", data, "--calibration-images", "64", "--calibration", "minmax"]
+        command += [
+            "--calibration-data",
+            data,
+            "--calibration-images",
+            str(min(64, images)),
+            "--calibration",
+            "minmax",
+        ]
     command += ["--max-accuracy-loss", "100", "-o", "Global.device=cpu"]
     if is_run:  # the quick start resizes digits without a crop
         command += ["-o", f"Infer.transforms={CROPPED_DIGITS}"]

@@ -255,6 +255,12 @@ def _export_bundle(
         f"allowed: {allowed:.1e}\n"
         f"[Export] verified: {result.report}\n"
     )
+    if result.skipped:
+        total = len(result.skipped) + len(result.bundle.golden)
+        print_error(
+            f"warning: {len(result.skipped)} of {counted(total, 'image')} cannot be golden samples: "
+            f"{result.skipped[0]}"
+        )
     if allowed > _COARSE:
         name = result.bundle.model.precision
         advice = "another --calibration, or --precision float16" if name == "int8" else "--precision float32"

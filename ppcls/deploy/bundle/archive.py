@@ -62,6 +62,8 @@ def opened_bundle(path: Path) -> Iterator[Path]:
         return
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; expected a bundle of ppcls export --format bundle")
+    if path.is_file() and not zipfile.is_zipfile(path) and (path.parent / BUNDLE).exists():
+        raise UserError(f"{path}: expected a bundle, found a file of one; use its folder {path.parent}")
     with temporary_folder("bundle") as temporary:
         folder = temporary / "bundle"
         extract(path, folder)

@@ -75,8 +75,8 @@ def _describe(
     yield ""
     yield (
         "The model was measured only on images like those of its evaluation set. Do not use it for decisions "
-        "about people without a measurement on your own images. The golden samples in `golden/` come from "
-        "the evaluation set, so their licence applies, too."
+        "about people without a measurement on your own images. The images in `golden/` are from the "
+        "evaluation set, or were chosen for this bundle; their licence applies, too."
     )
 
 

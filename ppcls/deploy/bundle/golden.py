@@ -87,11 +87,16 @@ class MeasuredDifferences:
     trained: float | None
 
 
-def read_images(samples: ImageSamples, count: int) -> Iterator[tuple[str, bytes, Array]]:
+def read_images(samples: ImageSamples, count: int, skipped: list[str]) -> Iterator[tuple[str, bytes, Array]]:
     """Yields up to ``count`` images: suffix and content of the file, and its pixels [H, W, 3] uint8.
 
-    Runners read only JPEG and PNG files, so other images are stored as PNG. Images that cannot be decoded are
-    skipped, and so are images that would make the bundle too large.
+    Runners read only JPEG and PNG files, so other images are stored as PNG.
+
+    Args:
+        samples: Images to choose from.
+        count: Number of images to choose.
+        skipped: List to which the reasons are added why chosen images are skipped: they cannot be decoded, or
+            would make the bundle too large.
     """
     spec = DecodeImage()
     total = 0
@@ -100,9 +105,14 @@ def read_images(samples: ImageSamples, count: int) -> Iterator[tuple[str, bytes,
             data = bytes(read())
             header = read_header(data)
             pixels = np.ascontiguousarray(decode(spec, data, header))
-        except (DecodeError, ValueError):
+        except (DecodeError, ValueError) as error:
+            skipped.append(f"{read}: {error}")
             continue
         if total + pixels.size > _MAX_BYTES:
+            skipped.append(
+                f"{read}: {pixels.shape[1]} x {pixels.shape[0]} pixels exceed the limit of "
+                f"{_MAX_BYTES // 3:,} pixels of all golden samples"
+            )
             continue
         total += pixels.size
         # Decoders differ for CMYK, and many cut 16-bit samples instead of rounding them.

@@ -83,12 +83,14 @@ class BundleResult:
         bundle: Content of its ``bundle.json``.
         differences: Largest differences over all golden samples.
         report: Result of the verification of the written bundle.
+        skipped: Reasons why images are no golden samples, one per image.
     """
 
     archive: Path
     bundle: Bundle
     differences: MeasuredDifferences
     report: VerificationReport
+    skipped: tuple[str, ...]
 
 
 def write_bundle(
@@ -122,13 +124,13 @@ def write_bundle(
             stages = load_stages(file, model, "onnxruntime")
             reference = _reference(source, runtime)
             exact = description.precision == "float32"
-            outputs, trained = compute_outputs(
-                read_images(samples, settings.samples), ops, stages, reference, is_exact=exact
-            )
+            skipped: list[str] = []
+            images = read_images(samples, settings.samples, skipped)
+            outputs, trained = compute_outputs(images, ops, stages, reference, is_exact=exact)
             if not outputs:
                 raise UserError(
-                    f"{samples.source}: no image can be a golden sample: none can be decoded, or all are "
-                    "too large; pass other images with --golden-data"
+                    f"{samples.source}: no image can be a golden sample: {skipped[0]}; pass other images "
+                    "with --golden-data"
                 )
             if description.precision == "float32" and trained is not None and trained > _TOLERANCE:
                 raise UserError(
@@ -168,7 +170,7 @@ def write_bundle(
         raise UserError(
             f"{folder}: cannot write the bundle: {error.strerror or error}; choose another --output"
         ) from None
-    return BundleResult(archive, bundle, differences, report)
+    return BundleResult(archive, bundle, differences, report, tuple(skipped))
 
 
 def describe_decision(source: ModelSource) -> Decision:

@@ -119,3 +119,6 @@ class _SampleReader:
 
     def __call__(self) -> bytes | memoryview:
         return self.read(self.key)
+
+    def __str__(self) -> str:
+        return os.fsdecode(self.key) if isinstance(self.key, bytes) else f"image {self.key}"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundles import export_bundle, prepared_by, read_bundle, write_photographs
+from bundles import (
+    SELECTIONS,
+    export_bundle,
+    other_selection,
+    prepared_by,
+    read_bundle,
+    write_photographs,
+)
 from small_classifier import config_tree, write_names
 from tensorrt_operators import unsupported
 
@@ -17,6 +25,7 @@ from ppcls.cli.export import export, verify
 from ppcls.deploy.bundle.schema import read_values
 from ppcls.deploy.bundle.verify import verify_outputs
 from ppcls.deploy.predictor import Predictor
+from ppcls.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +39,11 @@ def test_export_is_verified_and_predicts_the_same(
     for path in (bundle, bundle.with_name("bundle.zip")):
         assert verify([str(path)]) == 0
         assert "PASS: 4 of 4, largest difference " in capsys.readouterr().out
+    assert verify([str(bundle / "inference.onnx")]) == 2
+    assert "found a file of one; use its folder" in capsys.readouterr().err
+    for name, advice in (("bundle.json", "name the folder"), ("../bundle.zip", "verify .* --extract")):
+        with pytest.raises(UserError, match=advice):
+            Predictor(bundle / name, device="cpu")
     files = sorted(write_photographs(tmp_path / "other", 5).iterdir())
     images = [file.read_bytes() for file in files]
     expected = Predictor(bundle.parent / "config.yaml").predict(images)
@@ -53,6 +67,16 @@ def test_python_runner_verifies_the_bundle(bundle: Path) -> None:
     program = str(bundle / "runners/python/predict.py")
     runner = subprocess.run([sys.executable, program, "verify"], capture_output=True, text=True)
     assert runner.stdout.startswith("PASS: 4 of 4, largest difference "), runner.stderr
+
+
+@pytest.mark.parametrize(("method", "near", "expected"), SELECTIONS)
+def test_python_runner_accepts_other_classes_only_if_they_are_nearly_tied(
+    bundle: Path, method: str, near: bool, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = runpy.run_path(str(bundle / "runners/python/predict.py"))
+    with other_selection(bundle, method, near):
+        assert program["BundleRunner"](bundle).verify() == near
+    assert capsys.readouterr().out.startswith(expected)
 
 
 @pytest.mark.parametrize("name", ["bundle", "pillow_bundle"])
@@ -128,6 +152,17 @@ def test_wrong_options_are_rejected(bundle: Path, tmp_path: Path, capsys: pytest
         assert export(["-c", config, "--format", "bundle", *options]) == 2
         assert reason in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_images_that_cannot_be_golden_samples_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photographs").mkdir()
+    (tmp_path / "photographs/empty.jpg").touch()
+    folder = export_bundle(tmp_path)
+    assert len(read_bundle(folder).golden) == 4
+    warning = "warning: 1 of 5 images cannot be golden samples: .*empty.jpg: the file is empty"
+    assert re.search(warning, capsys.readouterr().err)
 
 
 def test_card_and_description_are_complete(bundle: Path) -> None:

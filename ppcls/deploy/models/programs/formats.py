@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ppcls.commands import command_line
 from ppcls.errors import UserError
 
 PROGRAMS = ("inference.json", "inference.pdmodel")  # files of Paddle 3 and of Paddle 2.6
@@ -46,8 +47,13 @@ def explain_files(folder: Path) -> str:
 
     The path may also be one of these files.
     """
+    if folder.suffix == ".zip":  # also beside a run, where export writes it
+        command = command_line("verify", folder, "--extract", "FOLDER")
+        return f": extract the zip file of a bundle with {command}, and name the folder"
     if folder.is_file() and (folder.parent / "config.yaml").is_file():
         return f": name its folder {folder.parent} instead"
+    if folder.is_file() and (folder.parent / "bundle.json").is_file():
+        return f": name the folder of the bundle, {folder.parent}, instead"
     if folder.suffix in (".pdparams", ".safetensors", ".pth", ".pt"):
         return ": this file contains only weights; pass a config with Global.pretrained_model"
     try:
