@@ -14,6 +14,7 @@ from benchmarks.accuracy.predictions import draw_predictions
 from benchmarks.audit.command import measure_audit
 from benchmarks.containers.command import measure_containers
 from benchmarks.infer.command import measure_infer
+from benchmarks.limits.command import measure_limits
 from benchmarks.pytorch.command import measure_pytorch
 from benchmarks.pytorch.families import measure_families
 from benchmarks.results.command import compare, draw_charts
@@ -35,6 +36,7 @@ main = CommandGroup(
         measure_pytorch,
         measure_families,
         measure_run,
+        measure_limits,
         measure_accuracy,
         draw_predictions,
         measure_audit,
