@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ppcls.config.base.problems import show
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.autotune.autotune import autotune
+from ppcls.engine.autotune.decoding import choose_decoder
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError, counted
 from ppcls.files import create_output_dir
@@ -151,7 +152,8 @@ def fit(
     output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
     copy = open_run(config.Global.output_dir, resumes=config.Global.checkpoints is not None)
     if state is None and config.LinearHead is None:
-        config = autotune(config, _resumed_checkpoint(config.Global, output_dir))
+        checkpoint = _resumed_checkpoint(config.Global, output_dir)
+        config = choose_decoder(autotune(config, checkpoint), checkpoint)
     start = session.dedicated if own_process else session.embedded
     with start(config.Global, output_dir) as runtime:
         from ppcls.engine.recording import Recording

@@ -133,20 +133,22 @@ class Steps:
 
     def _time(self, batches: Iterator[Batch], loader: Loader) -> Figures:
         updates = 0
-        totals = [0.0, 0.0, 0.0]
+        waiting = data = steps = 0.0
         probe = LockProbe()
         before = read_threads()
         start = time.perf_counter()
         while time.perf_counter() - start < self._seconds:
-            spent = self._update(batches, loader)
-            totals = [total + value for total, value in zip(totals, spent, strict=True)]
+            update = self._update(batches, loader)
+            waiting += update[0]
+            data += update[1]
+            steps += update[2]
             updates += 1
         self._runtime.synchronize()
         seconds = time.perf_counter() - start
         groups = compare(before, read_threads())
         order = loader.order
         images = updates * order.batch_size * order.accumulate
-        return Figures(images, updates, seconds, *totals, groups, probe.stop())
+        return Figures(images, updates, seconds, waiting, data, steps, groups, probe.stop())
 
     def _update(self, batches: Iterator[Batch], loader: Loader) -> tuple[float, float, float]:
         """Trains one update. Returns seconds of waiting for data, and CPU seconds of data and of steps."""

@@ -103,7 +103,7 @@ def _describe_dali(split: Split, runtime: Runtime) -> str:
     settings = dali_settings(split, runtime)
     executor = "dynamic" if settings.exec_dynamic else "pipelined"
     shared = f" in {settings.pipelines} pipelines" if settings.pipelines > 1 else ""
-    if settings.turns:
+    if any(settings.turns):
         shared += f", {settings.turns.count(True)} of which decode on the GPU"
     decoder = ", ".join(f"{name}={value}" for name, value in settings.decoder.items()) or "DALI's defaults"
     return (

@@ -194,7 +194,7 @@ def _import_paddle(settings: RuntimeSettings, request: MemoryRequest, cores: int
         card = selected_card() if limited else None
         budget = divide_memory(request, card.total, card.free()) if card is not None else None
         # On a GPU, only DALI has work for many CPU threads.
-        threads = 1 if settings.use_dali and _expects_gpu(settings, card) else cores
+        threads = 1 if settings.use_dali and expects_gpu(settings, card) else cores
         _imported = paddle_import.import_with(settings, request, card, budget, threads)
     else:
         _imported = _imported or paddle_import.describe_early_import()
@@ -203,8 +203,13 @@ def _import_paddle(settings: RuntimeSettings, request: MemoryRequest, cores: int
     return _imported
 
 
-def _expects_gpu(settings: RuntimeSettings, card: Card | None) -> bool:
-    """Returns whether the run will probably train on a GPU, before Paddle is imported."""
+def expects_gpu(settings: RuntimeSettings, card: Card | None) -> bool:
+    """Returns whether a run will probably train on a GPU, before Paddle is imported.
+
+    Args:
+        settings: Device of the run.
+        card: Card of this process; None without one.
+    """
     if settings.device == "auto":
         return card is not None and any(Distribution.discover(name="paddlepaddle-gpu"))
     return settings.device == "gpu"

@@ -33,15 +33,17 @@ class Dali(Section):
     which is then cropped on the device; `auto`: `whole` if the decoder caches images, else `window`."""
     decode_on: Literal["auto", "gpu", "cpu", "both"] = "auto"
     """Device that decodes images if the GPU transforms them. `cpu` reduces the load on the GPU, but needs
-    enough cores. `both`: the GPU decodes the share `gpu_share` of the batches, the CPU the others. `auto`:
-    `cpu` if each process has at least 12 cores (or `num_threads`) and no option of the GPU's decoder is set,
-    otherwise `gpu`."""
+    enough cores. `both`: the GPU decodes the share `gpu_share` of the batches, the CPU the others. `auto`: a
+    training run of at least 10,000 updates measures which is fastest, unless `Global.autotune` is False or
+    an option of the GPU's decoder is set; shorter runs use `both` with 8 to 11 cores per process. Otherwise
+    `cpu` with at least 12 cores (or `num_threads`) per process, else `gpu`."""
     gpu_share: Annotated[Part | None, _AUTO] = None
     """Share of the batches that the GPU decodes with `decode_on: both`, between 0 and 1, rounded to a
-    fraction from 1/6 to 5/6, with a denominator of at most 6; `auto`: 1/3. Which batches these are depends
+    fraction from 1/6 to 5/6, with a denominator of at most 6; `auto`: 1/2. Which batches these are depends
     only on their positions in the run."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
-    """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9."""
+    """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9, and 1 with
+    `decode_on: both`."""
     device_memory_padding: Annotated[Index | None, _AUTO] = None
     """Initial size, in bytes, of the GPU buffer of each decoding thread; `auto`: DALI's default, 16 MiB."""
     host_memory_padding: Annotated[Index | None, _AUTO] = None
@@ -66,6 +68,18 @@ class Dali(Section):
     `largest`: the largest images."""
     cache_threshold: Index = 0
     """Minimum size of a decoded image to cache, in bytes, with `cache_type: threshold`."""
+
+    @property
+    def sets_gpu_decoder(self) -> bool:
+        """Whether an option of the GPU's decoder is set."""
+        options = (
+            self.hw_decoder_load,
+            self.device_memory_padding,
+            self.host_memory_padding,
+            self.preallocate_width_hint,
+            self.preallocate_height_hint,
+        )
+        return bool(self.cache_size or self.jpeg_fancy_upsampling or any(options))
 
     @model_validator(mode="after")
     def _check_cache(self) -> Self:

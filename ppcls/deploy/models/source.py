@@ -246,20 +246,20 @@ def source_of_config(config: Config) -> ModelSource:
     settings = need_infer(config.Infer)
     folders = [weights, local_path(config.Global.output_dir)]
     names = _read_names(config.Arch, settings.PostProcess.class_id_map_file, folders)
-    description = _describe_trained(config, settings, names, weights)
+    description = _describe_trained(config.Arch, settings, names, weights)
     return ModelSource(
         weights, description, config.Global, settings, config.DataLoader.evaluation_dali, config
     )
 
 
 def _describe_trained(
-    config: Config, settings: Infer, names: Sequence[str] | None, weights: Path
+    arch: AnyArch, settings: Infer, names: Sequence[str] | None, weights: Path
 ) -> ModelDescription:
     """Returns the description of a trained model, with what ``ppcls calibrate`` has stored."""
-    description = describe_model(config.Arch, settings, names, read_temperature(weights))
-    if config.Arch.embeds:
+    description = describe_model(arch, settings, names, read_temperature(weights))
+    if arch.embeds:
         return description
-    return description.with_rejection(read_rejection(weights, config.Arch.class_num))
+    return description.with_rejection(read_rejection(weights, arch.class_num))
 
 
 def check_path(key: str, text: str) -> Path:
@@ -336,7 +336,7 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
         )
     return ModelSource(
         file=folder,
-        description=_describe_trained(config, settings, names, real),
+        description=_describe_trained(config.Arch, settings, names, real),
         run=config.Global,
         infer=settings,
         dali=config.DataLoader.evaluation_dali,

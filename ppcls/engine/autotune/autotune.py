@@ -167,7 +167,7 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     arch = config.Arch
     split = config.DataLoader.Train
     open_settings = list_open_settings(settings, arch)
-    if split is None or not arch.single_network or not open_settings or not _is_tuned(settings, settings):
+    if split is None or not arch.single_network or not open_settings or not is_tuned(settings, settings):
         return config
     card = selected_card() if settings.device != "cpu" else None
     machine = Machine.of_cpu(settings.cpu_threads) if card is None else Machine.of_card(card)
@@ -177,14 +177,14 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     if (saved := read_execution(checkpoint, on_cpu=card is None)) is not None:
         if not isinstance(saved, Execution):
             return config
-        _log(f"{saved}, as before the interruption")
+        log(f"{saved}, as before the interruption")
         return config.model_copy(update=saved.sections(settings, arch))
     # Without a measurement, float16 uses NHWC, which is faster on all GPUs with tensor cores.
     nhwc = "data_format" in open_settings and number_format == "float16"
     untuned = config.model_copy(update={"Arch": arch.with_data_format("NHWC")}) if nhwc else config
 
     def is_long() -> bool:
-        updates = _count_updates(settings, split, config.class_count(training=True))
+        updates = count_updates(settings, split, config.class_count(training=True))
         if machine.cores is not None:
             images = split.sampler.rows(read_launch().world_size) * settings.update_freq
             seconds = estimate_update(arch.name, images, settings.image_shape[1], machine.cores)
@@ -194,12 +194,9 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
 
     if not machine.uses_cache and not is_long():
         return untuned
-    facts = {
-        **_model_facts(settings, arch, config.AMP, config.Optimizer.kind),
-        **_data_facts(split),
-        "card": machine.facts,
-    }
-    file = cache_folder("autotune") / f"{_cache_key(facts)}.json"
+    model = model_facts(settings, arch, config.AMP, config.Optimizer.kind)
+    facts = {**model, **data_facts(split), "card": machine.facts}
+    file = cache_folder("autotune") / f"{cache_key(facts)}.json"
 
     def measure(way: Execution) -> Sample:
         tried = config.model_copy(update=way.sections(settings, arch))
@@ -210,7 +207,7 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
         with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
             if file.is_file():
                 chosen = _read_choice(file)
-                _log(f"{chosen}, from an earlier measurement ({file})")
+                log(f"{chosen}, from an earlier measurement ({file})")
                 return config.model_copy(update=chosen.sections(settings, arch))
             if machine.uses_cache and not is_long():
                 return untuned
@@ -220,9 +217,9 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
             chosen, rates = choose(first, measured, tolerance, measure, machine.memory)
             write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
     except (OSError, ValueError) as error:
-        _log(f"{file}: cannot be used, so nothing is measured: {error}; delete the file, or set PPCLS_HOME")
+        log(f"{file}: cannot be used, so nothing is measured: {error}; delete the file, or set PPCLS_HOME")
         return untuned
-    _log(f"uses {chosen}; saved in {file}")
+    log(f"uses {chosen}; saved in {file}")
     return config.model_copy(update=chosen.sections(settings, arch))
 
 
@@ -295,7 +292,7 @@ def choose(
         memory: Memory of the GPU in MiB; None on a CPU.
     """
     best = first
-    _log(
+    log(
         f"measuring {counted(len(open_settings) + 1, 'way')} to execute training steps, once for this model, "
         "batch and machine (Global.autotune=False skips this)"
     )
@@ -310,10 +307,10 @@ def choose(
                 reference = losses
             _check(sample, reference, tolerance, memory)
         except MeasurementFailed as error:
-            _log(f"  {way}: skipped: {error}")
+            log(f"  {way}: skipped: {error}")
             continue
         rates[str(way)] = rate = sample["images_per_second"]
-        _log(f"  {way}: {rate:,.0f} images/s, {sample['step'] * 1e3:.1f} ms per step")
+        log(f"  {way}: {rate:,.0f} images/s, {sample['step'] * 1e3:.1f} ms per step")
         if not name or rate > _USED_FROM[name] * rates.get(str(best), 0.0):
             best = way
     return best, rates
@@ -329,7 +326,7 @@ def _check(sample: Sample, reference: list[float], tolerance: float, memory: int
         raise MeasurementFailed(f"it needs {used:,.0f} MiB of the GPU's {memory:,} MiB")
 
 
-def _is_tuned(settings: ExecutionSettings, process: RuntimeSettings) -> bool:
+def is_tuned(settings: ExecutionSettings, process: RuntimeSettings) -> bool:
     """Returns whether a run with these settings is autotuned."""
     launch = read_launch()
     if not settings.autotune or process.deterministic:
@@ -342,7 +339,7 @@ def _number_format(amp: AMP | None) -> str:
     return amp.dtype if amp is not None and amp.use_amp else "float32"
 
 
-def _count_updates(settings: TrainingSettings, split: Split, classes: int | None) -> int:
+def count_updates(settings: TrainingSettings, split: Split, classes: int | None) -> int:
     """Returns the number of updates of a run.
 
     Args:
@@ -383,7 +380,7 @@ def _measure_on(machine: Machine, config: str) -> Sample:
         return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, machine.environment).run()
 
 
-def _model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:
+def model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:
     """Returns what can change which way is fastest: the model, its precision and the settings."""
     return {
         "arch": arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
@@ -395,7 +392,7 @@ def _model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optim
     }
 
 
-def _data_facts(split: Split) -> dict[str, Any]:
+def data_facts(split: Split) -> dict[str, Any]:
     """Returns what can change which way is fastest: the batches."""
     return {
         "batch": split.sampler.rows(read_launch().world_size),
@@ -403,7 +400,7 @@ def _data_facts(split: Split) -> dict[str, Any]:
     }
 
 
-def _cache_key(facts: Mapping[str, Any]) -> str:
+def cache_key(facts: Mapping[str, Any]) -> str:
     """Returns a hash of the facts and of the software's versions."""
     versions = [__version__, _version_of("paddlepaddle-gpu"), _version_of("paddlepaddle")]
     return sha256(json.dumps({**facts, "versions": versions}, sort_keys=True).encode()).hexdigest()[:16]
@@ -416,6 +413,7 @@ def _version_of(package: str) -> str:
         return ""
 
 
-def _log(text: str) -> None:
+def log(text: str) -> None:
+    """Prints a line on rank 0."""
     if read_launch().rank == 0:
         print_error(f"autotune: {text}")

@@ -43,6 +43,7 @@ class Workload:
         has_phases: Whether ``update`` can time phases.
         release: Releases threads and memory.
         losses: Mean losses of the first `CHECKED_UPDATES` batches, as scalars; empty if not recorded.
+        feed: Continues with the batches of another loader of the same order; None if this is not possible.
     """
 
     update: Callable[[PhaseTimer | None], None]
@@ -52,6 +53,7 @@ class Workload:
     has_phases: bool
     release: Callable[[], None]
     losses: Sequence[paddle.Tensor] = ()
+    feed: Callable[[Loader], None] | None = None
 
 
 def training_workload(
@@ -71,6 +73,11 @@ def training_workload(
     state, step, execution = connect(state, settings, arch, split)
     state.network.train()
     batches = _endless(state.loader)
+
+    def feed(loader: Loader) -> None:
+        nonlocal batches
+        batches = _endless(loader)
+
     wait = build_data_wait(state.runtime)
     order = state.loader.order
 
@@ -100,7 +107,7 @@ def training_workload(
         return seconds
 
     images = order.batch_size * order.accumulate
-    return Workload(update, images, take_wait, execution, True, state.loader.release, losses)
+    return Workload(update, images, take_wait, execution, True, state.loader.release, losses, feed)
 
 
 def _endless(loader: Loader) -> Iterator[Batch]:

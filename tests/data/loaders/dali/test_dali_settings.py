@@ -117,6 +117,8 @@ def test_threads_leave_a_core_to_the_training_thread(cores: int) -> None:
     assert settings.threads == cores - kept
     assert settings.cores == frozenset(range(100, 100 + cores - kept))
     assert settings.decode_on_cpu == (cores >= 12)
+    assert settings.pipelines == (2 if cores >= 12 else 1)
+    assert not any(settings.turns)
     assert resolve_dali_settings(Dali(), Runtime(cores=cores)).threads == cores, "all on a CPU"
 
 
@@ -180,7 +182,7 @@ def test_pipelines_that_take_turns_share_the_threads_of_the_cpu() -> None:
     assert {one.prefetch for one in each} == {2}
     assert [dict(one.decoder) for one in settings.per_device()] == [
         {"use_fast_idct": True},
-        {"hw_decoder_load": 0.9},
+        {"hw_decoder_load": 1.0},
     ]
     assert resolve_dali_settings(both, CPU).turns == ()
 
