@@ -40,7 +40,7 @@ def test_prefetched_batches_on_a_cpu_fit_into_2_gib(rows: int, prefetch: int, pi
     assert found.pipelines * found.per_pipeline().prefetch == prefetch
     chosen = resolve_dali_settings(Dali(num_threads=16, prefetch_queue_depth=32), CPU, batch_bytes)
     assert chosen.prefetch == 32
-    assert resolve_dali_settings(Dali(num_threads=16), GPU, batch_bytes).prefetch == 2
+    assert resolve_dali_settings(Dali(num_threads=16), GPU, batch_bytes).per_pipeline().prefetch == 2
 
 
 @pytest.mark.parametrize(
