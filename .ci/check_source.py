@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeGuard
 
 MOST_MODULES = 16  # per folder, without __init__.py
 MOST_MODULES_AT_TOP = 10  # of ppcls/ itself
@@ -121,6 +122,7 @@ WORDS = {
 # Names of variables that do not say what they hold.
 VAGUE_NAMES = {"found", "given", "made", "taken", "wanted"}
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in WORDS.items()]
+_ANY_WORD = re.compile("|".join(f"(?:{pattern})" for pattern in WORDS), re.IGNORECASE)
 CHECKED_TEXT = ["*.md", "*.yaml", "*.toml", "Makefile", "Dockerfile"]
 CHECKED_CODE = ["ppcls/*.py", "benchmarks/*.py", "tools/*.py", "examples/*.py", ".ci/*.py"]
 
@@ -155,6 +157,17 @@ def git_files(*patterns: str) -> list[str]:
     return [name for name in listed.stdout.splitlines() if Path(name).is_file()]
 
 
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """Returns all nodes of a module. Most checks visit them, and `ast.walk` takes most of the time."""
+    return list(ast.walk(tree))
+
+
+def _calls(node: ast.AST, *functions: str) -> TypeGuard[ast.Call]:
+    """Returns whether a node calls one of the functions by its plain name."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions
+
+
 def check_folders(sources: list[Path]) -> Iterator[str]:
     """Finds folders with too many modules."""
     modules = defaultdict(list)
@@ -171,7 +184,7 @@ def check_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Finds classes with the same name."""
     places = defaultdict(list)
     for path, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path}:{node.lineno}")
     for name, (first, *others) in sorted(places.items()):
@@ -184,7 +197,7 @@ def check_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
     for path, tree in trees.items():
         if not {path, *path.parents}.isdisjoint(MANY_PARAMETERS):
             continue
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -202,7 +215,7 @@ def check_config_parameters(trees: dict[Path, ast.Module]) -> Iterator[str]:
         f"{path}:{node.lineno} {node.name}({name})"
         for path, tree in trees.items()
         if path.parts[0] == "ppcls" and (names := _config_names(tree))
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         for name, annotation in _parameters(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if _mentions(annotation, names)
@@ -240,7 +253,7 @@ def check_type_branches(trees: dict[Path, ast.Module]) -> Iterator[str]:
     places = []
     for name, tree in modules.items():
         folder = name.rpartition(".")[0]
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             for expression in _tested_classes(node):
                 target = _resolve(expression, name, imports)
                 owner = target.rpartition(".")[0].rpartition(".")[0]
@@ -257,7 +270,7 @@ def _tested_classes(node: ast.AST) -> Iterator[ast.expr]:
     """Yields the classes that a node compares with the type of a value."""
     if isinstance(node, ast.MatchClass):
         yield node.cls
-    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+    elif _calls(node, "isinstance", "issubclass"):
         pending = [node.args[1]]
         while pending:
             expression = pending.pop()
@@ -272,7 +285,7 @@ def _tested_classes(node: ast.AST) -> Iterator[ast.expr]:
 def _imported_names(tree: ast.Module) -> dict[str, str]:
     """Returns what each imported name stands for, such as ``ppcls.loss.base.Loss``."""
     names = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -311,7 +324,7 @@ def _config_names(tree: ast.Module) -> set[str]:
     """Returns the expressions by which a module refers to the class `Config`."""
     names = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Config"}
     package, _, module = CONFIG_MODULE.rpartition(".")
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (node.module, alias.name) == (CONFIG_MODULE, "Config"):
@@ -343,7 +356,7 @@ def _mentions(annotation: ast.expr, names: set[str]) -> bool:
 def check_variables(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Finds variables with a vague name; a parameter may be called ``found``, beside ``expected``."""
     for path, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE_NAMES:
                 yield f"{path}:{node.lineno}: variable {node.id}: name what it holds"
 
@@ -382,11 +395,11 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
     """Yields the private names that a module defines: functions, classes, variables, attributes of `self`."""
     attributes = {
         id(argument)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr")
+        for node in nodes(tree)
+        if _calls(node, "getattr", "setattr", "hasattr")
         for argument in node.args
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _is_private(node.name):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _is_private(node.id):
@@ -399,7 +412,7 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
 
 
 def _imported_modules(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -409,12 +422,12 @@ def _private_uses(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
     """Yields owner, name and line of each private name that a module imports or reads outside annotations."""
     annotations = {
         id(child)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None))
         if annotation is not None
         for child in ast.walk(annotation)
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and id(node) not in annotations:
             yield ast.unparse(node.value), node.attr, node.lineno
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -424,8 +437,7 @@ def _private_uses(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
             for part in {part for name in names for part in name.split(".") if _is_private(part)}:
                 yield "", part, node.lineno
         elif (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) in ("getattr", "setattr", "hasattr")
+            _calls(node, "getattr", "setattr", "hasattr")
             and isinstance(name := node.args[1], ast.Constant)
             and _is_private(str(name.value))
         ):
@@ -442,11 +454,11 @@ def check_folder_cycles(trees: dict[Path, ast.Module]) -> Iterator[str]:
             continue  # ppcls/ holds the public API above all folders and plain helpers below them
         annotations = {
             id(child)
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
             for child in node.body
         }
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("ppcls"):
                 continue
             if id(node) in annotations:
@@ -496,7 +508,7 @@ def check_commands(trees: dict[Path, ast.Module]) -> Iterator[str]:
     Such a command lacks quotes around names with spaces, and no test can find and run it.
     """
     for path, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, ast.JoinedStr) or path in COMMANDS_OF_USERS:
                 continue
             parts = [str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values]
@@ -510,7 +522,7 @@ def check_counts(trees: dict[Path, ast.Module]) -> Iterator[str]:
     for path, tree in trees.items():
         if path in STORED_COUNTS or path.parts[0] != "ppcls":
             continue
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             for value, text in pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
                 if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
                     continue
@@ -551,6 +563,8 @@ def check_text_words(paths: list[Path]) -> Iterator[str]:
 
 def _check_line(path: Path, number: int, line: str) -> Iterator[str]:
     words = re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", line)  # those of names too
+    if not _ANY_WORD.search(words):  # one search per line instead of one per pattern
+        return
     for pattern, advice in _PATTERNS:
         if match := pattern.search(words):
             yield f"{path}:{number}: '{match[0]}': write plainly ({advice})"

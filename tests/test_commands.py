@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 from parsed_commands import NAMES, parse, resolve
 from paths import ROOT
+from printed import SOURCES, nodes
 
 from ppcls.cli.command import Command, CommandGroup
 from ppcls.commands import command_line, set_keys
 from ppcls.config.base.overrides import Override
 from ppcls.recipe.load import load_config
 
-SOURCES = sorted((ROOT / "ppcls").rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 # Values for words that are known only when a message is printed, by the option before them or the command.
 SAMPLES = {"--model": "runs/pets", "-c": "configs/quickstart.yaml", "--resume": "runs/pets"}
 LAUNCHER = ROOT / "ppcls" / "cli" / "launch.py"  # lists the options of Paddle's launcher
@@ -46,8 +45,8 @@ OTHER_OPTIONS = {
 
 
 def calls(function: str) -> Iterator[tuple[Path, ast.Call]]:
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path, inner in nodes().items():
+        for node in inner:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
                 yield path, node
 
@@ -62,40 +61,46 @@ def words_of(call: ast.Call) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize(
-    "call", [pytest.param(call, id=f"{path.name}:{call.lineno}") for path, call in calls("command_line")]
-)
-def test_commands_in_messages_are_valid(call: ast.Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_messages_are_valid(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = words_of(call)
-    if words[0] not in NAMES:  # the command that the user has typed
-        return
-    options = parse(words)
-    if getattr(options, "config", None) is not None:
-        load_config(options.config, options.override)
+    checked = 0
+    for path, call in calls("command_line"):
+        words = words_of(call)
+        if words[0] not in NAMES:  # the command that the user has typed
+            continue
+        checked += 1
+        with subtests.test(f"{path.name}:{call.lineno}"):
+            options = parse(words)
+            if getattr(options, "config", None) is not None:
+                load_config(options.config, options.override)
+    assert checked > 20
 
 
 GROUPS = {name: command for name in NAMES if isinstance(command := resolve(name), CommandGroup)}
 
 
-@pytest.mark.parametrize(
-    "path", [*SOURCES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
-)
-def test_groups_have_the_commands_that_texts_name(path: Path) -> None:
-    for group, name in re.findall(rf"`ppcls ({'|'.join(GROUPS)}) ([a-z][a-z-]*)", path.read_text("utf-8")):
-        assert name in GROUPS[group].commands, f"ppcls {group} {name}"
+def test_groups_have_the_commands_that_texts_name() -> None:
+    wrong = []
+    pattern = rf"`ppcls ({'|'.join(GROUPS)}) ([a-z][a-z-]*)"
+    for path in [*SOURCES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for group, name in re.findall(pattern, path.read_text("utf-8")):
+            if name not in GROUPS[group].commands:
+                wrong.append(f"{path.relative_to(ROOT)}: ppcls {group} {name}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "call", [pytest.param(call, id=f"{path.name}:{call.lineno}") for path, call in calls("set_keys")]
-)
-def test_keys_in_messages_exist(call: ast.Call) -> None:
-    (values,) = call.args
-    if not isinstance(values, ast.Dict):
-        return
-    for key in values.keys:
-        if isinstance(key, ast.Constant):
-            load_config(ROOT / "configs" / "ResNet50_fp16.yaml", [f"{key.value}=1"])
+def test_keys_in_messages_exist(subtests: pytest.Subtests) -> None:
+    keys = {
+        str(key.value): f"{path.name}:{call.lineno}"
+        for path, call in calls("set_keys")
+        if isinstance(call.args[0], ast.Dict)
+        for key in call.args[0].keys
+        if isinstance(key, ast.Constant)
+    }
+    assert keys
+    for key, place in keys.items():
+        with subtests.test(place):
+            load_config(ROOT / "configs" / "ResNet50_fp16.yaml", [f"{key}=1"])
 
 
 MENTION = rf"\bppcls ({'|'.join(NAMES)})\b((?: (?:--?[\w-]+|[\w./*'=-]+))*)"
@@ -103,8 +108,8 @@ MENTION = rf"\bppcls ({'|'.join(NAMES)})\b((?: (?:--?[\w-]+|[\w./*'=-]+))*)"
 
 def mentions() -> Iterator[tuple[str, str]]:
     """Yields place and text of each command in constant text, docstrings included."""
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path, inner in nodes().items():
+        for node in inner:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for match in re.finditer(MENTION, " ".join(node.value.split())):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", match[0]
@@ -137,10 +142,10 @@ def test_options_in_messages_exist() -> None:
             if isinstance(each, Command):
                 known |= set(re.findall(r"--[\w-]+", each.parser().format_help()))
     wrong = []
-    for path, tree in TREES.items():
+    for path, inner in nodes().items():
         if path == LAUNCHER:
             continue
-        for node in ast.walk(tree):
+        for node in inner:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w", node.value):
                     if option not in known:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from ppcls.cli import dataset as dataset_cli
 from ppcls.dataset_tools.digits import make_digits
@@ -41,6 +40,8 @@ def test_digits_label_list_has_names(folder: Path) -> None:
 
 
 def test_digits_survive_jpeg(folder: Path) -> None:
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     for index in range(0, 1797, 100):
         with Image.open(folder / f"images/{digits.target[index]}/{index:04}.jpg") as image:

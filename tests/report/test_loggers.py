@@ -12,12 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-import wandb
 import yaml
-from mlflow import MlflowClient
 from report_records import EVALUATION, STEP, make_records
 from runs import GUARD
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ppcls.errors import UserError
 from ppcls.recipe.settings import Global
@@ -52,6 +49,8 @@ def test_settings_are_names_or_mappings() -> None:
 
 
 def test_tensorboard_reads_a_resumed_run_as_one_curve(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     records = make_records(2)
     log(tmp_path, TensorBoard(), records)  # the second epoch is lost in a crash
     log(tmp_path, TensorBoard(), records[3:], resumed_from=90)
@@ -94,6 +93,8 @@ def answers(address: str) -> bool:
 
 
 def check_mlflow_run(tmp_path: Path, address: str) -> None:
+    from mlflow import MlflowClient
+
     spec = MLflow(tracking_uri=address, experiment="digits")
     records = make_records(2)
     log(tmp_path, spec, records[:3])
@@ -115,6 +116,8 @@ def check_mlflow_run(tmp_path: Path, address: str) -> None:
 
 
 def test_wandb_run_keeps_its_id_after_a_resume(tmp_path: Path) -> None:
+    import wandb
+
     log(tmp_path, WandB(mode="offline"), make_records(1))
     first = json.loads((tmp_path / RUN_IDS).read_text())["wandb"]
     log(tmp_path, WandB(mode="offline"), make_records(2)[3:], resumed_from=90)
@@ -228,6 +231,8 @@ def test_only_loggers_that_wait_for_a_server_have_a_thread(tmp_path: Path) -> No
     assert [type(reporter) for reporter in reporters] == [DirectLogger, BackgroundLogger]
     for reporter in reporters:
         reporter.close()
+    import wandb
+
     wandb.teardown()
 
 

@@ -13,15 +13,22 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from parsed_commands import NAMES
 from paths import ROOT
 
 SOURCES = sorted((ROOT / "ppcls").rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 _DECLARATIONS = ("option", "argument", "required")  # whose texts `--help` prints
 BUILDERS = ("command_line", "set_keys")
 _WORD = r"(?:'[^']*'|[^\s'`;,()]|,(?=[^\s'`]))+"  # a word as `shlex.join` writes it
+
+
+@cache
+def nodes() -> dict[Path, list[ast.AST]]:
+    """Returns the nodes of all sources, in the order of `ast.walk`, which takes a second."""
+    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in SOURCES}
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,8 @@ class BuiltCommand:
 def built_commands() -> Iterator[BuiltCommand]:
     """Yields all calls that write commands. Equal calls of a file are numbered."""
     places: Counter[str] = Counter()
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path, inner in nodes().items():
+        for node in inner:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILDERS:
                 words = _command(node) if node.func.id == "command_line" else _settings(node)
                 place = f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
@@ -94,25 +101,25 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*\w(?:[= ][\w./-]+)?")
 
 def mentions() -> Iterator[Mention]:
     """Yields what messages mention in constant text; of a command, not its options again."""
-    for path, tree in TREES.items():
-        for line, text in _messages(tree):
+    for path, inner in nodes().items():
+        for line, text in _messages(inner):
             place = f"{path.relative_to(ROOT)}:{line}"
             for pattern in (_NAMED, _SETTINGS, _OPTION):
                 yield from (Mention(place, match[0].strip()) for match in pattern.finditer(text))
                 text = pattern.sub("", text)
 
 
-def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _messages(inner: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yields line and text of all strings except docstrings, and texts and examples of help."""
     skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in inner:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             skipped.add(node.value)
         elif isinstance(node, ast.JoinedStr):
             skipped.update(each for each in ast.walk(node) if each is not node)
         elif _is_help(node):
             skipped.update(ast.walk(node))
-    for node in ast.walk(tree):
+    for node in inner:
         if node in skipped:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

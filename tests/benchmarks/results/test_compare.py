@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from example_results import RESULTS
-from scipy import stats
 
 from benchmarks.results.compare import MetricComparison, compare_results, find_ratio
 from benchmarks.results.comparison_table import render_comparison
@@ -47,6 +46,8 @@ def test_find_ratio_change_beyond_spread_is_detected() -> None:
 
 
 def test_find_ratio_interval_equals_scipy() -> None:
+    from scipy import stats
+
     first, second = [100.0, 104.0, 98.0], [120.0, 131.0, 125.0, 119.0]
     found = find_ratio(first, second)
     welch = stats.ttest_ind(np.log(second), np.log(first), equal_var=False).confidence_interval(0.95)
