@@ -25,8 +25,9 @@ READY26 := .venv-paddle26/ready
 DEV_INPUTS := requirements-dev.txt requirements-reference.txt
 
 # $(call create,VENV) creates an empty virtual environment. uv creates and fills it faster than pip; it is optional.
-# $(call install,VENV,ARGUMENTS) installs packages, and prints the progress. compileall uses all cores, pip only one; it
-# fails at files that are templates or for other Python versions.
+# $(call install,VENV,ARGUMENTS) installs packages, and prints the progress. $(call compile,VENV) compiles them, except
+# tests and packages of which little is imported. compileall uses all cores, pip only one; it fails at files that are
+# templates or for other Python versions.
 UV := $(shell command -v uv)
 # Of pip's hundreds of lines, shows the downloads above 1 MB, the installation, and everything that is not routine.
 SHORTEN := /^ *(Collecting|Processing|Requirement|Looking|Obtaining|Using|Preparing|Installing build|Getting|Checking if|Building|Created|Stored|Attempting|Found existing|Uninstalling|Successfully|WARNING: Location)/ {next} \
@@ -45,6 +46,7 @@ install = VIRTUAL_ENV=$(abspath $(1)) "$(UV)" pip install $(2)
 else
 install = $(1)/bin/python -m pip install --disable-pip-version-check --no-compile --progress-bar off $(2) 2>&1 | awk '$(SHORTEN)'
 endif
+compile = $(1)/bin/python -m compileall -qq -j 0 -x 'site-packages/(.*/tests?|databricks|moto|sympy)/' $(1)/lib || true
 
 .PHONY: help setup setup-dev quickstart visualdl test test-slow test-models test-reliability test-hostile test-runners fuzz soak lint test-gpu test-paddle26 docs requirements lock sbom wheel clean
 
@@ -61,7 +63,7 @@ $(READY): $(REQUIREMENTS) pyproject.toml
 	$(call create,.venv)
 	@echo ".venv: installing $(REQUIREMENTS) (two minutes and 2.5 GB the first time)"
 	@$(call install,.venv,-r $(REQUIREMENTS))
-	@$(RUN) -m compileall -qq -j 0 .venv/lib || true
+	@$(call compile,.venv)
 	@$(call install,.venv,--no-deps --editable .)
 	@touch $@
 	@echo ".venv: ready; activate it with: source .venv/bin/activate"
@@ -70,7 +72,7 @@ $(READY_DEV): $(READY) $(DEV_INPUTS)
 	@echo ".venv: installing requirements-dev.txt (two minutes the first time)"
 	@$(call install,.venv,-r $(REQUIREMENTS) -r requirements-dev.txt)
 	@$(call install,.venv,--no-deps -r requirements-reference.txt)
-	@$(RUN) -m compileall -qq -j 0 .venv/lib || true
+	@$(call compile,.venv)
 	@touch $@
 	@echo ".venv: ready for tests and checks"
 
@@ -78,7 +80,7 @@ $(READY26): requirements.txt $(DEV_INPUTS) pyproject.toml
 	$(call create,.venv-paddle26)
 	@$(call install,.venv-paddle26,-r requirements.txt -r requirements-dev.txt)
 	@$(call install,.venv-paddle26,--no-deps -r requirements-reference.txt)
-	@$(RUN26) -m compileall -qq -j 0 .venv-paddle26/lib || true
+	@$(call compile,.venv-paddle26)
 	@$(call install,.venv-paddle26,--no-deps --editable .)
 	@touch $@
 
@@ -169,7 +171,7 @@ test-paddle26: $(READY26) ## run the tests that need no GPU with PaddlePaddle 2.
 docs: setup-dev ## write docs/config.md, docs/models.md and configs/schema.json, and build the website; a broken link is an error
 	$(RUN) -m ppcls.recipe.reference docs/config.md
 	$(RUN) -m ppcls.recipe.json_schema configs/schema.json
-	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@$(call install,.venv,--quiet -r requirements-docs.txt)
 	@$(RUN) .ci/docs_source.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
 	@echo "site/index.html"
