@@ -42,7 +42,7 @@ define create
 @"$(PYTHON)" -m venv --clear $(1)
 endef
 ifneq ($(UV),)
-install = VIRTUAL_ENV=$(abspath $(1)) "$(UV)" pip install $(2)
+install = "$(UV)" pip install --python $(1)/bin/python $(2)
 else
 install = $(1)/bin/python -m pip install --disable-pip-version-check --no-compile --progress-bar off $(2) 2>&1 | awk '$(SHORTEN)'
 endif
