@@ -31,7 +31,7 @@ def wait_for_lines(log: Path, count: int, process: subprocess.Popen[Any]) -> Non
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("errors", ["apart", "together"])
+@pytest.mark.parametrize("errors", [pytest.param("apart", marks=pytest.mark.slow), "together"])
 def test_unread_output_does_not_stop_training(
     make_yaml: Callable[..., Path], tmp_path: Path, errors: str
 ) -> None:

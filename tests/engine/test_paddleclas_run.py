@@ -151,7 +151,7 @@ def test_resnet_strikes_back_trains(tree: Tree, tmp_path: Path) -> None:
     assert "done: 1 epoch," in (tmp_path / "output" / "train.log").read_text()
 
 
-@pytest.mark.parametrize("dali", [True, False], ids=["dali", "paddle"])
+@pytest.mark.parametrize("dali", [pytest.param(True, marks=pytest.mark.slow), False], ids=["dali", "paddle"])
 def test_resnet18_of_diverse_branches_trains(tree: Tree, tmp_path: Path, dali: bool) -> None:
     alone(tree, "ResNet18")["Global"]["use_dali"] = dali
     tree["Arch"] |= {"layer_type": "DiverseBranchBlock", "use_first_short_conv": False}
@@ -213,8 +213,18 @@ def distilled(tree: Tree, loss: str, frozen: bool = True) -> Tree:
     return tree
 
 
+# These losses have no weights, like "distance", so that they are saved and resumed like it.
+ALIKE = ("RKD", "WSL", "SKD", "DIST")
+
+
 @pytest.mark.parametrize(
-    ("loss", "frozen"), [*((loss, True) for loss in OF_LAYERS), ("distance", False), ("MGD", False)]
+    ("loss", "frozen"),
+    [
+        *((loss, True) for loss in OF_LAYERS if loss not in ALIKE),
+        *(pytest.param(loss, True, marks=pytest.mark.slow) for loss in ALIKE),
+        ("distance", False),
+        ("MGD", False),
+    ],
 )
 def test_paddleclas_distillation_learns_and_resumes(
     tree: Tree, tmp_path: Path, loss: str, frozen: bool

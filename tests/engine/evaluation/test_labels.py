@@ -60,6 +60,14 @@ def confusion(run: Path, data: Path) -> list[list[int]]:
     return matrix
 
 
+@pytest.fixture(scope="module")
+def whole(run: Path) -> list[list[int]]:
+    """Confusion matrix of all images."""
+    matrix = confusion(run, other_folder(run, run.parent / "whole", *CLASSES))
+    assert np.trace(matrix) > 32  # not by chance
+    return matrix
+
+
 def other_folder(run: Path, target: Path, *names: str) -> Path:
     for name in names:
         shutil.copytree(run.parent / "pictures" / name, target / name)
@@ -83,17 +91,16 @@ def label_folders(
 
 
 def test_rows_of_the_confusion_matrix_follow_the_names(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, whole: list[list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = confusion(run, other_folder(run, tmp_path / "whole", *CLASSES))
-    assert np.trace(whole) > 32  # not by chance
     part = confusion(run, other_folder(run, tmp_path / "other", "bee", "cat"))
     assert part == [[0, 0, 0], whole[1], whole[2]]
     assert f"warning: {tmp_path}/other: no folder for the classes ant" in capsys.readouterr().err
 
 
-def test_names_of_the_weights_count_more_than_the_training_folder(run: Path, tmp_path: Path) -> None:
-    whole = confusion(run, other_folder(run, tmp_path / "whole", *CLASSES))
+def test_names_of_the_weights_count_more_than_the_training_folder(
+    run: Path, whole: list[list[int]], tmp_path: Path
+) -> None:
     pictures = other_folder(run, tmp_path / "pictures", *CLASSES)
     paint(pictures / "aardvark", 0)  # a class that was added after the training
     data = other_folder(run, tmp_path / "other", "cat")
@@ -124,10 +131,9 @@ def test_tools_reject_unknown_folders(
 
 
 def test_export_compares_with_images_labelled_by_name(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, whole: list[list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = other_folder(run, tmp_path / "other", "cat")
-    whole = confusion(run, other_folder(run, tmp_path / "whole", *CLASSES))
     settings = [f"DataLoader.Eval.dataset.image_root={other}", ALL_IMAGES]
     assert export(["--model", str(run), "--output", str(tmp_path / "model"), "-o", *settings]) == 0
     accuracy = whole[2][2] / sum(whole[2])
