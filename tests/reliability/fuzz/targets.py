@@ -20,9 +20,12 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import uvicorn
+from google.protobuf.message import Message
 from paddle.base.proto import framework_pb2
 from starlette.datastructures import Headers
 from uvicorn.server import ServerState
@@ -38,6 +41,7 @@ from ppcls.data.index.class_names import read_class_names
 from ppcls.data.index.files import read_list
 from ppcls.data.records import tfrecord
 from ppcls.data.records.formats import FORMATS
+from ppcls.data.records.messages import ProtobufError
 from ppcls.data.records.shard import OpenFiles
 from ppcls.data.transforms.specs import DecodeImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
@@ -45,6 +49,8 @@ from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.index_file import read_index_file
 from ppcls.deploy.models.description import read_description
 from ppcls.deploy.models.programs.legacy import read_legacy
+from ppcls.deploy.models.programs.onnx_file import check_onnx
+from ppcls.deploy.models.programs.openvino_file import check_openvino
 from ppcls.deploy.models.programs.parameters import check_parameters
 from ppcls.deploy.models.programs.parts import ProgramError, StoredTensor, find_operator
 from ppcls.deploy.models.programs.pir import read_pir
@@ -150,6 +156,39 @@ def program_parameters(data: bytes, folder: Path) -> None:
     expected = [StoredTensor("a", "float32", (2, 3)), StoredTensor("b", "int64", (1,))]
     with written(data, folder / "inference.pdiparams").open("rb") as file:
         check_parameters(file, expected)
+
+
+@target
+def onnx_file(data: bytes, folder: Path) -> None:
+    """What is accepted has no control flow and no weights in other files for ONNX's own parser, too."""
+    check_onnx(written(data, folder / "inference.onnx"))
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except ProtobufError:
+        return
+    parts: list[Any] = [model]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, onnx.AttributeProto):
+            assert not part.HasField("g")
+            assert not part.graphs
+        elif isinstance(part, onnx.TensorProto):
+            assert not part.external_data
+            assert part.data_location == onnx.TensorProto.DEFAULT
+        for field, value in part.ListFields():
+            if field.message_type is not None:
+                parts += [value] if isinstance(value, Message) else value
+
+
+@target
+def openvino_file(data: bytes, folder: Path) -> None:
+    """What is accepted has no control flow for another parser, too."""
+    check_openvino(written(data, folder / "inference.xml"))
+    for element in ElementTree.fromstring(data).iter():
+        assert element.tag not in ("body", "then_body", "else_body")
+        assert (
+            element.get("type", "").lower() not in ("if", "loop", "tensoriterator") or element.tag != "layer"
+        )
 
 
 @target
