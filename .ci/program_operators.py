@@ -30,7 +30,10 @@ HEADER = """\
 # Attributes whose kind ends in a question mark are optional.
 """
 # Their indexes are data, which Paddle does not check on all devices, or their text is a small program.
-REJECTED = {"1.take_along_axis", "take_along_axis", "1.einsum", "einsum"}
+REJECTED = {
+    *("1.take_along_axis", "take_along_axis", "1.embedding", "lookup_table_v2"),
+    *("1.einsum", "einsum"),
+}
 # Operators that a build of Paddle 2.6 without CUDA cannot export.
 GPU_ONLY = [
     (

@@ -6,10 +6,11 @@ not need are not defined here, so the copy for Paddle does not contain them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ppcls.data.records.messages import ProtobufError, create_messages
+from ppcls.deploy.models.programs.numbers import check_divisor, check_numbers
 from ppcls.deploy.models.programs.parts import (
     MAX_RANK,
     ProgramError,
@@ -123,6 +124,9 @@ REMOVED = frozenset(
 )
 
 
+_DIVISIONS = frozenset({"elementwise_floordiv", "elementwise_mod"})
+
+
 def read_legacy(data: bytes) -> tuple[bytes, list[StoredTensor]]:
     """Returns a copy of a program that contains only what was checked, and its parameters.
 
@@ -150,6 +154,7 @@ def read_legacy(data: bytes) -> tuple[bytes, list[StoredTensor]]:
     for operator in block.ops:
         _check(operator, set(names), defined)
         defined.update(argument for slot in operator.outputs for argument in slot.arguments)
+    _check_divisors(block.ops)
     return program.SerializeToString(deterministic=True), parameters
 
 
@@ -206,6 +211,9 @@ def _check(operator: Any, variables: Collection[str], defined: Collection[str]) 
     _check_unique([attribute.name for attribute in kept], f"attributes of the operator {name!r}")
     for attribute in kept:
         _check_attribute(name, attribute, known.attributes)
+    numbers = {attribute.name: _numbers(attribute) for attribute in kept}
+    check_numbers(name, numbers)
+    _check_outputs(operator, numbers)
     if name == "assign_value":
         _check_values(kept)
     del operator.attrs[:]
@@ -237,6 +245,70 @@ def _check_attribute(operator: str, attribute: Any, known: Mapping[str, str]) ->
     check_geometry(operator, attribute.name, [*attribute.ints, *attribute.longs])
     if attribute.name == "shape":
         check_constant(operator, [*attribute.ints, *attribute.longs])
+
+
+def _numbers(attribute: Any) -> list[float]:
+    """Returns the numbers of an attribute."""
+    single = {"i32": attribute.i, "i64": attribute.l, "f32": attribute.f, "f64": attribute.float64}
+    kind = ATTRIBUTES[attribute.type]
+    if kind in single:
+        return [single[kind]]
+    return [*attribute.ints, *attribute.longs, *attribute.floats, *attribute.float64s]
+
+
+def _check_outputs(operator: Any, numbers: Mapping[str, Sequence[float]]) -> None:
+    """Checks that an operator with a list of outputs has as many as it will write."""
+    count = max((len(slot.arguments) for slot in operator.outputs), default=0)
+    if operator.type == "unbind":  # as many as its axis is long, which is known only when the program runs
+        return
+    expected: float = min(count, 1)
+    if operator.type in ("split", "unstack"):
+        (expected,) = numbers.get("num", (0,))
+        expected = expected or len(numbers.get("sections", ()))
+    elif operator.type == "meshgrid":
+        expected = max(len(slot.arguments) for slot in operator.inputs)
+    if expected != count:
+        raise ProgramError(f"operator {operator.type!r}: damaged: expected {expected} outputs, found {count}")
+
+
+def _check_divisors(operators: Sequence[Any]) -> None:
+    """Checks that the divisors of divisions that can end the process are constants.
+
+    The data type of a variable is known only when the program runs, so this holds for floats, too.
+    """
+    divisors: set[str] = set()
+    changeable: set[str] = set()
+    constants: dict[str, list[float]] = {}
+    for operator in operators:
+        for slot in operator.inputs:
+            is_divisor = operator.type in _DIVISIONS and slot.parameter == "Y"
+            (divisors if is_divisor else changeable).update(slot.arguments)
+        for output in (argument for slot in operator.outputs for argument in slot.arguments):
+            if output in constants:
+                changeable.add(output)
+            constants[output] = _constant(operator)
+    for divisor in sorted(divisors):
+        is_constant = divisor in constants and divisor not in changeable
+        check_divisor("elementwise_floordiv", "int32", constants[divisor] if is_constant else None)
+
+
+def _constant(operator: Any) -> list[float]:
+    """Returns the values of an operator that creates a constant; none if it is another operator."""
+    attributes = {attribute.name: attribute for attribute in operator.attrs}
+    if operator.type == "assign_value":
+        return [
+            value
+            for name, attribute in attributes.items()
+            if name.endswith("_values")
+            for value in _numbers(attribute)
+        ]
+    if operator.type != "fill_constant":
+        return []
+    text = attributes["str_value"].s if "str_value" in attributes else ""
+    try:
+        return [float(text)] if text else _numbers(attributes["value"])
+    except (KeyError, ValueError):
+        return []
 
 
 def _check_values(attributes: list[Any]) -> None:

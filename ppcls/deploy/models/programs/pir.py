@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from ppcls.deploy.models.programs.operands import Operands
 from ppcls.deploy.models.programs.parts import (
     MAX_RANK,
     ProgramError,
@@ -35,6 +36,7 @@ _KINDS = _NUMBERS | {"0.a_str": "text", "1.a_dtype": "dtype", "1.a_place": "plac
 _LAYER = "struct_name"  # names of the Python layers, which Paddle needs only for messages
 _OF_RESULTS = {"stop_gradient": "bools?", "persistable": "bools?"}
 _TENSOR = "0.t_dtensor"
+_LIST = "0.t_vec"
 _ABSENT = {"#": "NULL"}  # type of an optional result
 _LAYOUTS = ("NCHW", "NHWC", "NCDHW", "NDHWC", "Undefined(AnyLayout)")
 _DTYPES = {
@@ -65,13 +67,17 @@ def read_pir(data: bytes) -> tuple[bytes, list[StoredTensor]]:
     except (ValueError, RecursionError) as error:
         raise ProgramError(f"damaged: {error}") from None
     values: set[int] = set()
+    constants = Operands()
     parameters = []
     for operator in _items(_find_block(tree)["ops"], "operators"):
         kind = operator.get("#") if isinstance(operator, dict) else None
         if kind == PARAMETER:
             parameters.append(_read_parameter(operator, values))
+            constants.define(operator["O"]["%"], parameters[-1])
         else:
             _check(operator, operator_name(kind), values)
+            _check_numbers(operator, operator_name(kind), constants)
+    constants.finish()
     try:
         copy = json.dumps(tree, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     except ValueError:  # for example 1e999
@@ -175,6 +181,31 @@ def _check(operator: dict[str, Any], name: str, values: set[int]) -> None:
         _define(result, values, where)
 
 
+def _check_numbers(operator: dict[str, Any], name: str, constants: Operands) -> None:
+    """Checks the numbers of an operator whose form and kinds of attributes are known."""
+    numbers: dict[str, list[float]] = {}
+    for item in operator["A"]:
+        kind = item["AT"]["#"]
+        content = item["AT"]["D"]
+        if kind == "0.a_array":
+            numbers[item["N"]] = [entry["D"] for entry in content]
+        elif kind == "1.a_intarray":
+            numbers[item["N"]] = content
+        elif kind in _NUMBERS:
+            numbers[item["N"]] = [content]
+    if name == "1.set_value":
+        check_values(name, [int(side) for side in numbers["shape"]], len(numbers["values"]))
+    results = [result["%"] for result in operator["O"]]
+    for result in operator["O"]:
+        kind = result["TT"]["#"]
+        content = result["TT"].get("D", ())
+        if kind == _TENSOR:
+            constants.define(result["%"], StoredTensor("", _DTYPES[content[0]["#"]], tuple(content[1])))
+        elif kind == _LIST:
+            constants.add_list(result["%"], len(content))
+    constants.check(name, [operand["%"] for operand in operator["I"]], results, numbers)
+
+
 def _check_content(operator: str, name: str, value: dict[str, Any]) -> None:
     """Checks the value of an attribute of a known kind."""
     where = f"operator {operator!r}: attribute {name!r}"
@@ -230,7 +261,7 @@ def _define(result: Any, values: set[int], where: str) -> None:
     kind = result["TT"]
     if kind == _ABSENT:
         return
-    if isinstance(kind, dict) and kind.get("#") == "0.t_vec":
+    if isinstance(kind, dict) and kind.get("#") == _LIST:
         _need_keys(kind, ("#", "D"), where)
         for item in _items(kind["D"], where):
             _check_tensor(item, where)
