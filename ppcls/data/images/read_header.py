@@ -23,6 +23,12 @@ Image.MAX_IMAGE_PIXELS = None
 _PNG_BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _PNG_PIXELS = b"IDAT"
 _APPLE_CHUNK = b"CgBI"
+# Chunks that decoders decompress, each to at most 8 MB (PNG_USER_CHUNK_MALLOC_MAX), even if nobody needs them
+_PNG_COMPRESSED = (b"iCCP", b"iTXt", b"zTXt")
+_MAX_PNG_INFLATED = 8_000_000
+_MAX_PNG_TEXT = 16 * _MAX_PNG_INFLATED  # bytes of all these chunks after decompression
+_DEFLATE_RATIO = 1032  # by which deflate compresses at best
+_PNG_PIXEL_MARGIN = 1 << 16  # bytes
 _PNG_PIXEL_BYTES = 4096  # bytes of a file for which another chunk of pixels is allowed; libpng writes 8,192
 _WEBP_PIXELS = (b"VP8 ", b"VP8L", b"ALPH", b"ANMF")  # chunks of pixels, and of the images of an animation
 _MAX_PNM_HEADER = 1 << 16  # bytes, with comments
@@ -34,6 +40,7 @@ _PNG_COLOURS = {
     4: ("grey with alpha", 2),
     6: ("RGB with alpha", 4),
 }
+_PNG_PALETTE = 3  # colour type with one number per pixel
 _PNM_NUMBER = re.compile(rb"(?:\s|#[^\n]*\n)*(\d{1,9})")
 _BITMAP = b"4"
 _TEXTS = (b"1", b"2", b"3")  # the digits of PBM, PGM and PPM as text
@@ -99,11 +106,18 @@ def _read_png_header(data: bytes) -> Header:
     pixels = False
     exif = False
     size = 0  # of all chunks but those of pixels
+    inflated = 0  # bytes, at most
+    compressed = 0  # bytes of pixels
     for number, (kind, begin, end) in enumerate(_png_chunks(data)):
         pixels |= kind == _PNG_PIXELS
         size += 0 if kind == _PNG_PIXELS else end - begin
         check_metadata("PNG", number - len(data) // _PNG_PIXEL_BYTES, size)
-        if kind == b"eXIf":
+        if kind in _PNG_COMPRESSED:
+            inflated += min((end - begin) * _DEFLATE_RATIO, _MAX_PNG_INFLATED)
+            _check_png_text(inflated)
+        elif kind == _PNG_PIXELS:
+            compressed += end - begin
+        elif kind == b"eXIf":
             if exif:
                 raise DecodeError("the PNG has several EXIF chunks; save the image again")
             exif = True
@@ -111,7 +125,30 @@ def _read_png_header(data: bytes) -> Header:
                 orientation = read_orientation(data[begin:end])
     if not pixels:
         raise ValueError("no pixels")
+    samples = width * (1 if colour_type == _PNG_PALETTE else channels)
+    _check_png_pixels(compressed, height * (1 + (samples * bits + 7) // 8))
     return Header("PNG", height, width, channels, colours, bits, orientation=orientation)
+
+
+def _check_png_text(size: int) -> None:
+    """Checks how many bytes of metadata decoders may decompress: a few megabytes can become gigabytes."""
+    if size > _MAX_PNG_TEXT:
+        raise DecodeError(
+            f"expected a PNG whose compressed texts and profiles have at most {_MAX_PNG_TEXT:,} bytes after "
+            "decompression, but its chunks can have more; save the image without comments"
+        )
+
+
+def _check_png_pixels(compressed: int, size: int) -> None:
+    """Checks the size of the compressed pixels: decoders also decompress what follows the last pixel.
+
+    Interlacing adds bytes to narrow images, so twice the size is allowed.
+    """
+    if compressed > 2 * size + _PNG_PIXEL_MARGIN:
+        raise DecodeError(
+            f"the PNG has {compressed:,} bytes of compressed pixels, but only {size:,} bytes of pixels; save "
+            "the image again"
+        )
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

@@ -78,6 +78,7 @@ def exif_of(count: int) -> bytes:
 
 
 TEXT = zlib.compress(bytes(20_000))
+GROWING = zlib.compress(bytes(7_900_000), 9)  # almost as much as libpng decompresses of one chunk
 JPEG = encode("JPEG")
 PNG = encode("PNG")
 WEBP = encode("WEBP", lossless=True)
@@ -91,7 +92,20 @@ HOSTILE = {
     "PNG pixels": (repeated(encode("PNG", alpha=True)[:-12], chunk(b"IDAT"), PNG[-12:]), MANY),
     "PNG texts": (
         repeated(PNG[:33], chunk(b"zTXt", b"k\0\0" + TEXT), PNG[33:]),
-        MANY,
+        "compressed texts and profiles",
+    ),
+    "PNG texts that grow": (
+        PNG[:33] + chunk(b"zTXt", b"k\0\0" + GROWING) * 17 + PNG[33:],
+        "compressed texts",
+    ),
+    "PNG texts at the end": (
+        PNG[:-12] + chunk(b"iTXt", b"k\0\1\0\0\0" + GROWING) * 17 + PNG[-12:],
+        "compressed texts",
+    ),
+    "PNG profiles": (PNG[:33] + chunk(b"iCCP", b"k\0\0" + GROWING) * 17 + PNG[33:], "compressed texts"),
+    "PNG pixels that grow": (
+        PNG[:33] + chunk(b"IDAT", bytes(100_000)) + PNG[33:],
+        "bytes of compressed pixels, but only 12,352 bytes",
     ),
     "PNG long": (repeated(PNG[:33], chunk(b"tEXt", b"k\0" + bytes(60_000)), PNG[33:]), LARGE),
     "JPEG 2000 boxes": (jp2_with(struct.pack(">I4s", 8, b"free")), MANY),
@@ -148,12 +162,21 @@ def test_usual_metadata_is_accepted() -> None:
     photo = encode("JPEG", exif=exif, comment=b"c" * 60_000, icc_profile=bytes(300_000))
     for encoded in (
         photo[:2] + segments + photo[2:],
-        repeated(PNG[:33], chunk(b"IDAT", bytes(8192)), PNG[33:]),
-        encode("PNG", exif=exif),
+        encode("PNG", exif=exif, icc_profile=bytes(300_000)),
+        PNG[:33] + chunk(b"zTXt", b"k\0\0" + TEXT) * 6 + PNG[33:],
         encode("WEBP", exif=exif, icc_profile=bytes(300_000)),
     ):
         header = read_header(encoded)
         assert (header.height, header.width) == (64, 64)
+    large = PNG[:8] + chunk(b"IHDR", struct.pack(">2I5B", 5000, 5000, 8, 2, 0, 0, 0))
+    assert read_header(repeated(large, chunk(b"IDAT", bytes(8192)), PNG[33:])).width == 5000
+
+
+def test_png_that_cannot_be_compressed_is_accepted() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=0)
+    assert np.array_equal(decode(DecodeImage(), file.getvalue()), pixels)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
