@@ -50,8 +50,8 @@ def check_numbers(operator: str, numbers: Mapping[str, Sequence[float]], ranks: 
             raise ProgramError(f"operator {operator!r}: a stride is 0")
         lengths = {name: len(numbers[name]) for name in ("axes", *_PER_AXIS) if name in numbers}
         if len(set(lengths.values())) > 1 or len(set(numbers["axes"])) != len(numbers["axes"]):
-            found = ", ".join(f"{length} {name}" for name, length in lengths.items())
-            raise ProgramError(f"operator {operator!r}: damaged: {found}, or an axis twice")
+            counts = ", ".join(f"{length} {name}" for name, length in lengths.items())
+            raise ProgramError(f"operator {operator!r}: damaged: {counts}, or an axis twice")
         if ranks:
             _check_range(operator, "axes", numbers["axes"], -ranks[0], ranks[0] - 1)
     if operator == "expand_as" and ranks and len(numbers["target_shape"]) < max(ranks):
@@ -74,10 +74,10 @@ def check_divisor(operator: str, dtype: str, values: Sequence[float] | None) -> 
     """
     largest = _LARGEST_DIVISOR.get(dtype, _LARGEST)
     if values is None or not values or not all(1 <= value <= largest for value in values):
-        found = "a tensor" if values is None else str(list(values))[:80]
+        shown = "a tensor" if values is None else str(list(values))[:80]
         raise ProgramError(
             f"operator {operator!r}: expected constant divisors from 1 to {largest:,} for integers, "
-            f"found {found}"
+            f"found {shown}"
         )
 
 

@@ -48,6 +48,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hostile_json(folder: Path, exported: Path, target: Path) -> Path:
     """Returns a model for Paddle 3 with an operator that writes a file."""
+    if not (exported / "inference.json").exists():
+        pytest.skip("Paddle 2.6 does not write programs of Paddle 3")
     shutil.copytree(exported, folder)
     saved = pir_operator("1.save_combine", file_path=str(target))
     change_pir(folder / "inference.json", lambda tree: operators(tree).append(saved))
