@@ -54,6 +54,7 @@ SHORTER = {
     r"^curl ": "curl --silent --show-error --fail ",
     r"http://127.0.0.1:8000": "http://127.0.0.1:PORT",
     r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
+    r"^ppcls train scanned/": r"\g<0> --model RegNetX_200MF --image-size 32",
     r"^ppcls train pictures/(?! .*hf-hub)": r"\g<0> --model RegNetX_200MF",
     r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --image-size 32",
     r"^ppcls train .*--epochs (8|10|20) .*": r"\g<0> --epochs 1",
@@ -188,6 +189,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pictures(folder / "catalogue" / "old", 2)
     shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "17.jpg")
     shutil.copy(folder / "samples" / "0.jpg", folder / "catalogue" / "18.jpg")
+    write_pictures(folder / "scanned", 10)
+    rows = [f"{number},{('cats', 'dogs')[number % 2]}\n" for number in range(10)]
+    (folder / "labels.csv").write_text("".join(["id,species\n", *rows]))
     for name in ("scans", "held_out"):
         shutil.copytree(folder / "pictures", folder / name)
     write_pictures(folder / "other_photos", 3)

@@ -12,7 +12,9 @@ from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import CommandGroup, write_output
 from ppcls.cli.dataset_audit import audit
 from ppcls.cli.dataset_files import dataset_command, progress_bars
+from ppcls.commands import command_line
 from ppcls.errors import UserError, counted
+from ppcls.files import print_error
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.data.index.protocol import Index
@@ -95,6 +97,60 @@ class CheckOptions(dataset_files.ListOptions):
     override: tuple[str, ...] = option((), "set values of the config", names=["-o"], metavar="KEY=VALUE")
     split: Literal["Train", "Eval"] | None = option(None, "check only this data set of the config")
     out: Path = option(Path("bad_images.txt"), "file for the list of bad images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsOptions:
+    """Write metadata.csv from a table of other tools, so that all commands know the classes of a folder.
+
+    The table has one row per image, as those of Kaggle, Roboflow (_classes.csv) and Label Studio (CSV, JSON).
+    """
+
+    examples: ClassVar[Sequence[str]] = (
+        "ppcls dataset labels labels.csv --images scanned/",
+        "ppcls dataset labels labels.csv --images scanned/ --file-column id --label-column breed",
+    )
+
+    table: Path = argument("table: .csv, .tsv, .txt, .json or .jsonl")
+    images: Path | None = option(None, "folder of the images (default: the folder of the table)")
+    file_column: str | None = option(
+        None, "title of the column with the images (default: the column with names of existing images)"
+    )
+    label_column: str | None = option(
+        None,
+        "title of the column with the classes (default: a usual title such as label, the only other column, "
+        "or one column per class with 0 or 1)",
+    )
+    on_error: Literal["raise", "skip"] = option(
+        "raise", "action if the table names missing images: skip ignores these rows"
+    )
+
+
+@dataset_command("labels", LabelsOptions)
+def labels(options: LabelsOptions) -> None:
+    """Writes ``metadata.csv``."""
+    from ppcls.data.index.class_names import join_first
+    from ppcls.dataset_tools.labels import LabelColumns, read_labels, write_metadata
+
+    images = options.images or options.table.parent
+    if not images.is_dir():
+        raise UserError(f"--images {images}: no such folder")
+    files = read_labels(options.table, images, LabelColumns(options.file_column, options.label_column))
+    if files.missing:
+        count = counted(len(files.missing), "row has", "rows have")
+        shown = "; ".join(files.missing[:3])
+        more = "; …" if files.missing[3:] else ""
+        problem = f"{options.table}: {count} no image, or several, in {images}: {shown}{more}"
+        if options.on_error == "raise":
+            raise UserError(f"{problem}; add these images, or set --on-error skip to ignore these rows")
+        print_error(f"warning: {problem}")
+    written = write_metadata(images, files)
+    names = join_first(files.classes)
+    write_output(
+        f"{written}: {counted(len(files.labels), 'image')} of {counted(len(files.classes), 'class')} "
+        f"({names}), from the columns {', '.join(map(repr, files.columns))}\n"
+        f"train: {command_line('train', images)}\n"
+    )
 
 
 @dataset_command("digits", DigitsOptions)
@@ -243,12 +299,13 @@ main = CommandGroup(
     "dataset",
     "Create a demo data set without a download, or check, audit, describe, split, shrink or convert data.",
     ("ppcls dataset digits", "ppcls dataset check pictures/", "ppcls dataset stats pictures/ --out stats"),
-    (digits, photos, cells, fashion_mnist, check, audit, *dataset_files.COMMANDS),
+    (digits, photos, cells, fashion_mnist, labels, check, audit, *dataset_files.COMMANDS),
     other_names={
         **dict.fromkeys(("info", "describe", "summary", "count", "show", "mean"), "stats"),
         **dict.fromkeys(("validate", "verify", "test"), "check"),
-        **dict.fromkeys(("duplicates", "dedup", "deduplicate", "clean", "labels", "analyze"), "audit"),
+        **dict.fromkeys(("duplicates", "dedup", "deduplicate", "clean", "analyze"), "audit"),
         **dict.fromkeys(("download", "get", "example", "demo", "mnist"), "digits"),
         **dict.fromkeys(("shrink", "scale"), "resize"),
+        **dict.fromkeys(("metadata", "import", "csv", "table", "from_csv", "from-csv"), "labels"),
     },
 )

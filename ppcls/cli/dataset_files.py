@@ -232,12 +232,15 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
     Raises:
         ppcls.errors.UserError: The folder or list is missing, empty or invalid.
     """
-    from ppcls.data.index.class_names import list_class_folders, read_all_class_names, read_class_names
+    from ppcls.data.index.class_folders import check_are_classes, list_class_folders, read_metadata
+    from ppcls.data.index.class_names import read_all_class_names, read_class_names
     from ppcls.data.index.files import read_folder
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.files import IMAGE_EXTENSIONS
 
     if source.is_dir():
+        if not options.names and read_metadata(source) is None:
+            check_are_classes(source, list_class_folders(source))
         names = read_all_class_names(options.names) if options.names else list_class_folders(source)
         index = read_folder(source, IMAGE_EXTENSIONS, class_names=names, follow_links=options.follow_links)
         return index, names

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import mapping_at, model_sections, node_at
 from ppcls.data.images.paths import explain_file
-from ppcls.data.index.class_folders import LABEL_LIST, PARTS, find_class_root, list_class_folders
+from ppcls.data.index.class_folders import (
+    LABEL_LIST,
+    PARTS,
+    check_are_classes,
+    find_class_root,
+    list_class_folders,
+    read_metadata,
+)
 from ppcls.data.stored.roots import data_root
 from ppcls.errors import UserError
 from ppcls.files import read_regular, real_path
@@ -153,4 +160,6 @@ def _count_folders(folder: Path) -> int:
             f"{folder}: expected one subfolder of images per class, at least two classes, found {folders}"
             f"{explain_too_few_classes(folder)}"
         )
+    if read_metadata(folder) is None:
+        check_are_classes(folder, names)
     return len(names)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ppcls.commands import command_line
-from ppcls.data.index.class_folders import list_class_folders
+from ppcls.data.index.class_folders import METADATA, list_class_folders
 from ppcls.errors import UserError, counted
 from ppcls.files import IMAGE_EXTENSIONS, is_system_folder
 
@@ -33,11 +35,15 @@ def explain_missing_folder(root: Path) -> str:
     if suffix in _ARCHIVES:
         return "; unpack this archive first"
     if suffix in _LISTS:
-        return "; a list of images needs a config: docs/own-data.md#folders-and-lists"
+        return f"; {explain_table()}"
     if suffix in IMAGE_EXTENSIONS:
         return "; this is one image: name the folder that contains the folders of the classes"
     if similar := _similar_folder(root):
         return f"; did you mean {similar}?"
+    if re.match(r"[A-Za-z]:\\", root.name):
+        return "; this is a path of Windows: in WSL, C:\\pictures is /mnt/c/pictures"
+    if suffix == ".py":
+        return "; configs are YAML files, and need -c: configs in Python are not supported"
     if root.parent == Path():
         return f"; ppcls downloads no data sets; `{command_line('dataset', 'digits')}` creates an example"
     return ""
@@ -59,15 +65,55 @@ def explain_too_few_classes(folder: Path) -> str:
     The folder can be one level too high, one level too deep, or contain the images themselves.
     """
     children = [folder / name for name in list_class_folders(folder)]
+    if table := _suggest_table(folder, children):
+        return table
     if higher := [child for child in children if len(_class_folders(child)) > 1]:
         return f"; did you mean {higher[0]}?"
     images = _count_images(folder)
+    if not images and len(children) == 1 and (below := _count_images(children[0])):
+        found = counted(below, "image")
+        return f"; {children[0]} contains {found} itself: put them into one subfolder per class"
     if not images:
         return ""
     has_siblings = len(_class_folders(folder.parent)) > 1 and folder.parent != Path(folder.parent.anchor)
     if has_siblings and not children and any(map(_count_images, _siblings(folder))):
         return f"; it contains {counted(images, 'image')} of one class; did you mean {folder.parent}?"
     return f"; it contains {counted(images, 'image')} itself: put them into one subfolder per class"
+
+
+def explain_table() -> str:
+    """Returns what to do with a table of images and classes."""
+    return (
+        "`ppcls dataset labels TABLE --images FOLDER` lets `ppcls train FOLDER` use a table with titles; a "
+        "list of 'path label' needs a config: docs/own-data.md#folders-and-lists"
+    )
+
+
+def _suggest_table(folder: Path, children: Sequence[Path]) -> str:
+    """Returns the command that reads classes from a table, for images without class folders."""
+    images = next((place for place in (folder, *children) if _count_images(place)), None)
+    tables = [*_find_tables(folder), *_find_tables(folder.parent)]
+    if images is None or not tables or len(children) > 1:
+        return ""
+    table = tables[0]
+    command = command_line("dataset", "labels", table, "--images", images)
+    return f"; if {table} has the classes, `{command}` lets `{command_line('train', images)}` use them"
+
+
+def _find_tables(folder: Path) -> list[Path]:
+    """Returns the files in a folder that may be tables with classes, sorted by name."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    return [
+        folder / entry.name
+        for entry in entries
+        if entry.name.lower().endswith((".csv", ".tsv"))
+        and entry.name not in METADATA
+        and not entry.name.startswith(".")
+        and entry.is_file()
+    ]
 
 
 def _class_folders(folder: Path) -> tuple[str, ...]:

@@ -227,7 +227,7 @@ def test_output_beside_train_and_val_is_accepted(tmp_path: Path) -> None:
     ("name", "text"),
     [
         ("my run.yaml", "this is a config, not a folder of images; to use it, write -c '{}'"),
-        ("list.TXT", "this is a list, not a folder of images; docs/own-data.md says how to use it"),
+        ("list.TXT", "this is a list, not a folder of images; `ppcls dataset labels TABLE --images FOLDER`"),
         ("pets.zip", "this is an archive, not a folder of images; unpack it first"),
         ("cat.jpg", "this is a file, not a folder of images"),
     ],

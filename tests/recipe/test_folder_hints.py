@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from ppcls.cli.dataset import main as dataset
+from ppcls.data.index.files import read_folder
 from ppcls.errors import UserError
 from ppcls.recipe.folder_hints import explain_missing_folder, explain_too_few_classes
 from ppcls.recipe.load import load_config
@@ -29,7 +32,9 @@ def pictures(tmp_path: Path) -> Path:
         ("quickstart", "; a config needs -c: `ppcls train -c "),
         ("resnet18", "; ResNet18 is an architecture: `ppcls train FOLDER --model ResNet18`"),
         ("pictures.zip", "; unpack this archive first"),
-        ("train_list.txt", "; a list of images needs a config: docs/own-data.md#folders-and-lists"),
+        ("train_list.txt", "; `ppcls dataset labels TABLE --images FOLDER` lets `ppcls train FOLDER` use"),
+        ("C:\\me\\pictures", "; this is a path of Windows: in WSL, C:\\pictures is /mnt/c/pictures"),
+        ("resnet50_8xb32_in1k.py", "; configs are YAML files"),
         ("photo.JPG", "; this is one image: name the folder that contains the folders of the classes"),
         ("picture", "; did you mean {parent}/pictures?"),
         ("Pictures", "; did you mean {parent}/pictures?"),
@@ -57,4 +62,31 @@ def test_images_without_class_folders_are_explained(tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "1.png").touch()
     assert explain_too_few_classes(tmp_path / "alone").endswith("put them into one subfolder per class")
-    assert explain_too_few_classes(tmp_path) == ""
+    assert explain_too_few_classes(tmp_path).endswith("itself: put them into one subfolder per class")
+    (tmp_path / "train.csv").touch()
+    for folder in (tmp_path, tmp_path / "alone"):
+        assert f"labels {tmp_path}/train.csv --images {tmp_path}/alone`" in explain_too_few_classes(folder)
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("Train", "Test"), ("test", "train", "valid")])
+def test_parts_of_a_data_set_are_not_classes(parts: tuple[str, ...], tmp_path: Path) -> None:
+    """Roboflow's exports, for example, have images and a table in each part."""
+    for part in parts:
+        (tmp_path / part).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / part / "1.png")
+    with pytest.raises(UserError, match="are parts of a data set, not classes, and have no subfolders"):
+        load_config("finetune", [f"{ROOT_KEY}={tmp_path}"])
+    with pytest.raises(UserError, match="are parts of a data set, not classes"):
+        read_folder(tmp_path, (".png",))
+    assert set(read_folder(tmp_path, (".png",), class_names=parts).labels) == set(range(len(parts)))
+
+
+def test_tools_ask_for_one_part_of_a_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("test", "train", "valid"):
+        for name in ("cats", "dogs"):
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (4, 4)).save(tmp_path / part / name / "1.png")
+    load_config("finetune", [f"{ROOT_KEY}={tmp_path}"])
+    for command in (["stats"], ["split"], ["convert", "webdataset"]):
+        assert dataset([*command, str(tmp_path), "--out", str(tmp_path.parent / "out")]) == 2
+        assert f"not classes; name one of them, such as {tmp_path}/train" in capsys.readouterr().err

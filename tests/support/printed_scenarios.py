@@ -12,6 +12,11 @@ BROKEN = f"cp -a 'my pets' broken && echo no > broken/cats/bad.jpg; ppcls train 
 BUNDLE = "ppcls export --model 'my run' --trust --format bundle --runners python --output bundle"
 TARS = "ppcls dataset convert webdataset 'my pets' --out 'my tars' && "
 BOTH = "cp -a 'my run' both && cp -a 'my pets/cats' 'my pets/dogs' both && ppcls train both"
+TABLE = (
+    'mkdir \'my scans\'; for kind in cats dogs; do for i in 0 1 2 3 4; do cp "my pets/$kind/$i.jpg" "my '
+    'scans/$kind$i.jpg"; done; done; '
+    "(echo id,breed; cd 'my scans'; ls | sed 's/\\(.*\\).\\.jpg/&,\\1/') > scans.csv"
+)
 CUT = (
     "cp -a 'my run' cut && rm -r cut/checkpoints cut/latest cut/best_model* cut/epoch_*; ppcls train "
     "--resume cut"
@@ -75,6 +80,9 @@ SCENARIOS = {
         "ppcls train 'my pets' --print-config PRINTED",
         {"VALUE": "3"},
     ),
+    "ppcls/cli/dataset.py: command_line('train', images)": Scenario(
+        f"{TABLE} && ppcls dataset labels scans.csv --images 'my scans'", f"PRINTED {MODEL} --output scanned"
+    ),
     "ppcls/cli/dataset_audit.py: "
     "command_line('dataset', 'audit', options.source, '--fix', options.out / FIXES)": Scenario(
         f"cp -a 'my pets' 'your pets' && {AUDIT}"
@@ -130,6 +138,13 @@ SCENARIOS = {
     ),
     "ppcls/engine/train.py: command_line('serve', '--model', model, *trust)": Scenario(
         f"{TRAIN} --output again"
+    ),
+    "ppcls/recipe/folder_hints.py: command_line('dataset', 'labels', table, '--images', images)": Scenario(
+        f"{TABLE}; ppcls train 'my scans'"
+    ),
+    "ppcls/recipe/folder_hints.py: command_line('train', images)": Scenario(
+        f"{TABLE}; ppcls train 'my scans'",
+        f"ppcls dataset labels scans.csv --images 'my scans' && PRINTED {MODEL} --output scanned",
     ),
     "ppcls/recipe/folder_hints.py: command_line('train', '-c', root)": Scenario(
         "ppcls train quickstart", "PRINTED --print-config"

@@ -65,7 +65,15 @@ def explain_file(path: Path) -> str:
                 f"this is a config, not a folder of images; to use it, write {shlex.join(['-c', str(path)])}"
             )
         case ".txt" | ".csv" | ".tsv" | ".lst":
-            return "this is a list, not a folder of images; docs/own-data.md says how to use it"
+            return (
+                "this is a list, not a folder of images; `ppcls dataset labels TABLE --images FOLDER` lets "
+                "`ppcls train FOLDER` use a table with titles, and docs/own-data.md says how to use a list "
+                "of 'path label'"
+            )
+        case ".xlsx" | ".xls" | ".ods":
+            return "this is a spreadsheet, not a folder of images; save it as CSV for `ppcls dataset labels`"
+        case ".json" | ".jsonl":
+            return "this is a file, not a folder of images; `ppcls dataset labels` reads classes from a table"
         case ".zip" | ".tar" | ".gz" | ".tgz" | ".7z" | ".rar":
             return "this is an archive, not a folder of images; unpack it first"
         case _:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +26,8 @@ METADATA = ("metadata.csv", "metadata.jsonl")  # the first of them that has labe
 _FILE = "file_name"
 _LABEL = "label"
 PARTS = {"train": ("train",), "val": ("val", "valid", "validation")}  # names of the folders of each part
+# Names that subfolders have if they are parts of a data set, not classes.
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "eval", "dev"}
 # Control characters, line breaks, and bytes that are not UTF-8: label_list.txt has one UTF-8 line per class.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -176,6 +178,34 @@ def find_class_folders(root: Path) -> dict[str, list[str]]:
     for name in sorted(names, key=compose):
         folders.setdefault(compose(name), []).append(name)
     return folders
+
+
+def check_are_classes(root: Path, names: Sequence[str]) -> None:
+    """Checks that the subfolders of a folder are classes, not the parts of a data set.
+
+    Args:
+        root: Folder.
+        names: Names of its subfolders.
+
+    Raises:
+        UserError: All subfolders have names of parts, such as ``train`` and ``test``.
+    """
+    if len(names) < 2 or not all(name.lower() in _SPLITS for name in names):
+        return
+    parts = ", ".join(names)
+    ordered = sorted(names, key=lambda name: name.lower() not in PARTS["train"])
+    with_classes = [name for name in ordered if (root / name).is_dir() and list_class_folders(root / name)]
+    if with_classes:
+        raise UserError(
+            f"{root}: {parts} are parts of a data set, not classes; name one of them, such as "
+            f"{root / with_classes[0]}"
+        )
+    raise UserError(
+        f"{root}: {parts} are parts of a data set, not classes, and have no subfolders of classes; put the "
+        f"images of each part into one subfolder per class, such as {root / ordered[0] / 'cats'}, or write "
+        f"{METADATA[0]} with the columns {_FILE} and {_LABEL} into each part; `ppcls dataset labels TABLE` "
+        "writes it from another table"
+    )
 
 
 def compose(name: str) -> str:

@@ -19,7 +19,7 @@ from ppcls.data.index.arrays.path_hashes import find_paths
 from ppcls.data.index.arrays.read import read_arrays
 from ppcls.data.index.arrays.safe_folders import find_unsafe_images
 from ppcls.data.index.arrays.scan import CACHED_IMAGES, scan_classes
-from ppcls.data.index.class_folders import METADATA, find_class_folders, read_metadata
+from ppcls.data.index.class_folders import METADATA, check_are_classes, find_class_folders, read_metadata
 from ppcls.data.index.class_names import check_known_folders
 from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import one_line, retry_io
@@ -234,6 +234,8 @@ def read_folder(
     classes = find_class_folders(root) if metadata is None else {name: [""] for name in metadata.classes}
     if not classes:
         raise UserError(f"{root}: expected one subfolder per class, found none{_explain_metadata(root)}")
+    if metadata is None and class_names is None:
+        check_are_classes(root, tuple(classes))
     names = tuple(classes if class_names is None else class_names)
     if class_num is not None and len(names) != class_num:
         number = (
