@@ -86,6 +86,7 @@ class Classifier(ExplainsGuesses):
         "num_classes nc n_classes class_num classes": "the folder of train() determines the classes",
         "weights checkpoint ckpt": "use pretrained='weights.pdparams'",
         "top_k k top": "use topk=5",
+        "url download allow_urls from_url fetch": "use urls=True to download images",
         "conf threshold min_score confidence min_conf": "use predict(...).above(0.5)",
         "source image img x paths path input inputs": "pass the images as the first argument",
         "batch_size batch bs": "batches are chosen automatically; Infer.batch_size of the config sets them",

@@ -23,6 +23,7 @@ from runs import GUARD
 import ppcls
 from ppcls import Classifier
 from ppcls.classifier import Plot, Predictions, TrainingRun
+from ppcls.deploy import pictures as pictures_module
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
 
@@ -182,6 +183,10 @@ def test_predict_downloads_an_image(
         assert trained[0].predict([f"{address}/3.png"], urls=True).labels == [f"{address}/3.png"]
         with pytest.raises(UserError, match=r"gone.png: can't download this image: .*404"):
             trained[0].predict(f"{address}/gone.png", urls=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(pictures_module, "_DOWNLOAD_SECONDS", -1)
+            with pytest.raises(UserError, match="it takes longer than -1 s"):
+                trained[0].predict(f"{address}/3.png", urls=True)
         server.shutdown()
     with pytest.raises(UserError, match="can't download this image"):
         trained[0].predict(f"{address}/3.png", urls=True)

@@ -37,7 +37,7 @@ _COMMANDS = {
 }
 # Maps commands of other trainers to the command of ppcls to use instead.
 _OTHER_NAMES = {
-    **dict.fromkeys(("predict", "test", "classify", "inference"), "infer"),
+    **dict.fromkeys(("predict", "classify", "inference"), "infer"),
     **dict.fromkeys(("val", "evaluate", "valid"), "eval"),
     **dict.fromkeys(("fit", "finetune", "resume", "cfg", "copy_cfg", "settings"), "train"),
     **dict.fromkeys(("list", "list_models", "zoo", "download", "summary"), "models"),
@@ -47,7 +47,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("distributed", "torchrun", "spawn"), "launch"),
     **dict.fromkeys(("experiments", "history", "results"), "runs"),
     **dict.fromkeys(("checks", "env", "info"), "doctor"),
-    **dict.fromkeys(("bundle", "package", "export_model", "onnx", "convert"), "export"),
+    **dict.fromkeys(("bundle", "package", "export_model", "onnx", "quantize"), "export"),
     "data": "dataset",
 }
 # Words that could mean several commands, or an option.
@@ -57,7 +57,20 @@ _ADVICE = {
         "`ppcls train -c CONFIG --print-config` checks a config; `ppcls dataset check FOLDER` checks images; "
         "`ppcls eval --model RUN --trust` evaluates a model; `ppcls doctor` checks the machine",
     ),
+    "test": "`ppcls eval --model RUN --trust --data FOLDER` evaluates a model on labelled images; `ppcls "
+    "infer --model RUN IMAGE` predicts",
+    **dict.fromkeys(
+        ("report", "logs", "log", "plot"),
+        "report.html and train.log in the output folder of a run have its results; `ppcls runs FOLDER` lists "
+        "runs",
+    ),
+    **dict.fromkeys(
+        ("completion", "complete", "install-completion"),
+        "commands and options are not completed; `ppcls COMMAND --help` lists them",
+    ),
 }
+# Commands whose own commands are found if they are written without the first word, such as `ppcls stats`.
+_GROUPS = ("dataset", "models", "index", "benchmark")
 _EXAMPLES = (
     "ppcls train pictures/ --model ResNet50 --epochs 20 --output runs/pets",
     "ppcls eval --model runs/pets --trust",
@@ -115,6 +128,8 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
         return f"{name}: expected a command first; put options after it: {command_line(command, name)}"
     if advice := _ADVICE.get(name.lower().replace("_", "-")):
         return f"unknown command '{name}'; {advice}"
+    if inner := _inner_command(name):
+        return f"unknown command '{name}'; did you mean '{inner}'?"
     words = [name, *arguments]
     if name == "classify" or "=" in name:  # yolo classify val model=…; yolo task=classify mode=val model=…
         words = [word.removeprefix("mode=") for word in words if word not in ("classify", "task=classify")]
@@ -123,6 +138,25 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
     near = [equivalent] if equivalent else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_COMMANDS)}"
     return f"unknown command '{name}'; {hint}"
+
+
+def _inner_command(name: str) -> str | None:
+    """Returns the command or option that has a name, such as ``dataset stats``, or ``train --find-lr``."""
+    from ppcls.cli.arguments.hints import find_hint
+    from ppcls.cli.arguments.options import read_options
+    from ppcls.cli.train import TrainOptions
+
+    name = name.lower().replace("_", "-")
+    if _other_name(name):
+        return None
+    for group in _GROUPS:
+        module, function = _COMMANDS[group][0].split(":")
+        if name in getattr(importlib.import_module(module), function).commands:
+            return f"{group} {name}"
+    if any(f"--{name}" in option.names for option in read_options(TrainOptions)):
+        return f"train --{name}"
+    hint = find_hint("train", name)
+    return f"train {hint.words[0]}" if hint is not None and hint.words[:1] != ("-o",) and hint.words else None
 
 
 def _other_name(word: str) -> str | None:

@@ -112,7 +112,7 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
     rest = [title for title in titles if title != file]
     one_hot = [] if columns.label else _one_hot_columns(rows, rest)
     label = None if one_hot else _label_column(table, rest, columns.label)
-    found: dict[str, str] = {}
+    classes: dict[str, str] = {}
     missing: list[str] = []
     problems: list[str] = []
     for line, row in rows:
@@ -122,14 +122,14 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
             missing.append(f"line {line}: {row.get(file, '')!r}")
         elif not name:
             problems.append(f"{table}, line {line}: expected one class, found {_describe(row, one_hot)}")
-        elif found.setdefault(path, name) != name:
+        elif classes.setdefault(path, name) != name:
             problems.append(
-                f"{table}, line {line}: {path} has the classes {found[path]!r} and {name!r}, expected one; "
+                f"{table}, line {line}: {path} has the classes {classes[path]!r} and {name!r}, expected one; "
                 "for images with several classes, see docs/objectives.md#several-labels-per-image"
             )
     raise_line_errors(problems)
     used = (file, *one_hot) if label is None else (file, label)
-    return LabelledFiles(found, used, tuple(missing))
+    return LabelledFiles(classes, used, tuple(missing))
 
 
 def _read_rows(table: Path) -> list[tuple[int, Row]]:
@@ -233,9 +233,9 @@ def _file_column(
 ) -> str:
     if named is not None:
         return _named_column(table, titles, named, "--file-column")
-    found = {title: sum(finder.find(row.get(title, "")) is not None for _, row in rows) for title in titles}
-    best = max(titles, key=lambda title: found[title], default="")
-    if not found.get(best):
+    matches = {title: sum(finder.find(row.get(title, "")) is not None for _, row in rows) for title in titles}
+    best = max(titles, key=lambda title: matches[title], default="")
+    if not matches.get(best):
         shown = next((row for _, row in rows), {})
         raise UserError(
             f"{table}: no column has names of images in {images}; expected names such as 1.jpg or "
@@ -252,8 +252,10 @@ def _label_column(table: Path, titles: Sequence[str], named: str | None) -> str:
     choices = known or list(titles)
     if len(choices) == 1:
         return choices[0]
-    found = ", ".join(map(repr, titles)) or "no other column"
-    raise UserError(f"{table}: which column has the classes? Set --label-column to one of them: {found}")
+    choices_text = ", ".join(map(repr, titles)) or "no other column"
+    raise UserError(
+        f"{table}: which column has the classes? Set --label-column to one of them: {choices_text}"
+    )
 
 
 def _named_column(table: Path, titles: Sequence[str], named: str, option: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ppcls.data.images.paths import find_images
 from ppcls.errors import DecodeError, UserError
 
 Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
+_DOWNLOAD_SECONDS = 300  # limit for one image, so that a server that sends byte by byte can't hold the caller
 _SCHEMES = ("http://", "https://")
 _PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "filepath", "image_path", "img", "url")
 
@@ -160,12 +162,18 @@ def _download(url: str, allowed: bool) -> bytes:
     from ppcls.weights.download import TIMEOUT
 
     content = bytearray()
+    end = time.monotonic() + _DOWNLOAD_SECONDS
     try:
         with httpx.stream("GET", url, timeout=TIMEOUT, follow_redirects=True) as response:
             response.raise_for_status()
             for part in response.iter_bytes():
                 content += part
                 check_size(len(content))
+                if time.monotonic() > end:  # httpx only limits the time between two parts
+                    raise DecodeError(f"it takes longer than {_DOWNLOAD_SECONDS} s")
+    except httpx.HTTPStatusError as error:
+        answer = f"{error.response.status_code} {error.response.reason_phrase}".strip()
+        raise UserError(f"{url}: can't download this image: the server answered {answer}") from None
     except (httpx.HTTPError, httpx.InvalidURL, DecodeError) as error:
         raise UserError(f"{url}: can't download this image: {error or type(error).__name__}") from None
     return bytes(content)

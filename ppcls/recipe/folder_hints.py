@@ -71,8 +71,8 @@ def explain_too_few_classes(folder: Path) -> str:
         return f"; did you mean {higher[0]}?"
     images = _count_images(folder)
     if not images and len(children) == 1 and (below := _count_images(children[0])):
-        found = counted(below, "image")
-        return f"; {children[0]} contains {found} itself: put them into one subfolder per class"
+        images_below = counted(below, "image")
+        return f"; {children[0]} contains {images_below} itself: put them into one subfolder per class"
     if not images:
         return ""
     has_siblings = len(_class_folders(folder.parent)) > 1 and folder.parent != Path(folder.parent.anchor)

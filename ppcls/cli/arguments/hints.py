@@ -26,6 +26,42 @@ _OFF = ("false", "no", "off", "none")
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
 
 _SWITCHES = ("freeze", "increment_output", "resume", "trust")  # options that messages show without a value
+# Words of names that mean the same, and words that add nothing, so that variants of a name get its hint.
+_SAME_WORDS = {
+    "batchsize": "batch-size",
+    "learning-rate": "lr",
+    "weight-decay": "wd",
+    **dict.fromkeys(("validation", "valid", "validate", "evaluation", "evaluate", "eval"), "val"),
+    **dict.fromkeys(("directory", "folder"), "dir"),
+    "checkpoint": "ckpt",
+    "gradient": "grad",
+    "clipping": "clip",
+    **dict.fromkeys(("augmentation", "augmentations", "augment"), "aug"),
+    **dict.fromkeys(("accumulation", "accumulate"), "accum"),
+    **dict.fromkeys(("optimizer", "optim"), "opt"),
+    **dict.fromkeys(("scheduler", "schedule"), "sched"),
+    "iterations": "iter",
+    "probability": "prob",
+    "logging": "log",
+    "saving": "save",
+    "stopping": "stop",
+}
+_EMPTY_WORDS = {
+    "use",
+    "do",
+    "enable",
+    "enabled",
+    "with",
+    "num",
+    "n",
+    "number",
+    "of",
+    "the",
+    "to",
+    "is",
+    "torch",
+}
+_EMPTY_WORDS |= {"trainer", "dataloader", "loader"}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -69,7 +105,23 @@ def find_hint(command: str, name: str, values: Sequence[str] = ()) -> Hint | Non
         return _read_hint(table[f"no-{name}"], ()) if f"no-{name}" in table else _left_out(table, name)
     if name in table:
         return _read_hint(table[name], () if values and values[0].lower() in _ON else values)
-    return None
+    similar = _similar_name(table, name)
+    return None if similar is None else find_hint(command, similar, values)
+
+
+def _similar_name(table: dict[str, str], name: str) -> str | None:
+    """Returns the shortest option with the same words as an unknown one; None without one."""
+    words = _words(name)
+    similar = [known for known in table if "=" not in known and known != name and _words(known) == words]
+    return min(similar, key=lambda known: (len(known), known), default=None) if words else None
+
+
+def _words(name: str) -> frozenset[str]:
+    """Returns the words of a name without order, empty words and plural, in one form."""
+    for word in ("learning-rate", "weight-decay", "batchsize"):
+        name = name.replace(word, _SAME_WORDS[word])
+    forms = (_SAME_WORDS.get(word, word) for word in name.split("-") if word not in _EMPTY_WORDS)
+    return frozenset(word[:-1] if word.endswith("s") and len(word) > 3 else word for word in forms)
 
 
 def find_value_hint(command: str, name: str, value: str) -> Hint | None:

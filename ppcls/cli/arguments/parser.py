@@ -207,8 +207,11 @@ class CommandParser(argparse.ArgumentParser):
         from ppcls.registry import suggest
 
         name = written.lstrip("-").replace("_", "-")
+        if "." in name and name[0].islower():  # of Lightning, such as trainer.max_epochs
+            return self._suggest_option(f"--{name.rpartition('.')[2]}", values)
         if "." in name:
-            return f"; to set a key of the config, use {set_keys({written.lstrip('-'): 'VALUE'})}"
+            value = values[0] if values else "VALUE"
+            return f"; to set a key of the config, use {set_keys({written.lstrip('-'): value})}"
         if f"--{name}" in self._options:
             return f"; {self._suggest_known(self._options[f'--{name}'], values).in_command()}"
         if f"--{name}" in self._elsewhere:
