@@ -93,6 +93,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not _has_gpu():
         pytest.skip("no NVIDIA GPU that this Paddle can use")
+    several = item.get_closest_marker("several_gpus")
+    if several is not None and _gpu_count() < several.args[0]:
+        pytest.skip(f"fewer than {several.args[0]} NVIDIA GPUs that this Paddle can use")
 
 
 @pytest.fixture(autouse=True)
@@ -136,11 +139,15 @@ def _curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(CurvesPicture, "close", lambda self: None)
 
 
-@cache
 def _has_gpu() -> bool:
+    return _gpu_count() > 0
+
+
+@cache
+def _gpu_count() -> int:
     import paddle
 
-    return paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+    return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
 
 
 Save = Callable[[Image.Image, Path], None]

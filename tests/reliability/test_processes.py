@@ -35,6 +35,13 @@ from ppcls.weights.files import read_arrays
 
 WORLDS = (1, 2, 3, 7)
 KEPT: dict[str, Any] = {"EMA": {"decay": 0.5}}
+# Settings of runs on GPUs whose steps are noted, and whose results do not depend on measured times.
+ON_GPUS = (
+    "Global.device=gpu",
+    "Global.cuda_graph=False",
+    "Global.deterministic=True",
+    "NVIDIA_TF32_OVERRIDE=0",
+)
 COUNT = 45  # samples; each label is its sample's own
 
 
@@ -165,10 +172,15 @@ def make_run(make_yaml: Callable[..., Path], listing: Path) -> Callable[..., Pat
     return make
 
 
-def run(config: Path, notes: Path, ranks: int) -> dict[int, list[int]]:
-    overrides = ("STEPS=1", "Global.checkpoints=auto")
+def run(config: Path, notes: Path, ranks: int, *changes: str) -> dict[int, list[int]]:
+    overrides = ("STEPS=1", "Global.checkpoints=auto", *changes)
     assert end(begin("noting_run.py", config, notes, *overrides, ranks=ranks)) == 0, said(notes)
     return noted_steps(notes, ranks)
+
+
+def several_gpus(count: int, *values: Any) -> Any:
+    """Returns a parameter of a test that needs several GPUs."""
+    return pytest.param(*values, ON_GPUS, marks=[pytest.mark.gpu, pytest.mark.several_gpus(count)])
 
 
 def assert_close(one: Path, other: Path) -> float:
@@ -201,18 +213,31 @@ def test_real_runs_of_any_number_of_processes_agree(
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("world_sizes", [(1, 3, 2, 1), (4, 3, 4)], ids=["1-3-2-1", "4-3-4"])
+@pytest.mark.parametrize(
+    ("world_sizes", "device"),
+    [
+        ((1, 3, 2, 1), ()),
+        ((4, 3, 4), ()),
+        several_gpus(2, (2, 1, 2)),
+        several_gpus(4, (4, 2, 4)),
+    ],
+)
 def test_run_with_changing_number_of_processes_trains_on_the_same_samples(
-    make_run: Callable[..., Path], tmp_path: Path, figure: Figure, world_sizes: tuple[int, ...]
+    make_run: Callable[..., Path],
+    tmp_path: Path,
+    figure: Figure,
+    world_sizes: tuple[int, ...],
+    device: tuple[str, ...],
 ) -> None:
     """Rank 0 is killed in the third update of each; what it takes with it comes again, in another number."""
-    straight = run(make_run("straight", Global__use_dali=True), tmp_path / "notes", 1)
+    straight = run(make_run("straight", Global__use_dali=True), tmp_path / "notes", 1, *device)
     seen: dict[int, list[int]] = {}
     config = make_run("changing", Global__use_dali=True, Global__save_steps=1, Global__checkpoints="auto")
     for number, ranks in enumerate(world_sizes):
         notes = tmp_path / f"notes{number}"
         last = 8 if number == len(world_sizes) - 1 else 2 * (number + 1)
-        code = end(begin("noting_run.py", config, notes, "STEPS=1", f"DIE_AT={last}", ranks=ranks))
+        changes = ("STEPS=1", f"DIE_AT={last}", *device)
+        code = end(begin("noting_run.py", config, notes, *changes, ranks=ranks))
         assert (code == 0) == (last == 8), said(notes)
         found = noted_steps(notes, ranks)
         assert min(found) == len(seen), "it continues where the others ended"
@@ -245,7 +270,13 @@ def final_weights(notes: Path) -> list[str]:
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "device"),
+    [
+        *((fault, ()) for fault in FAULTS),
+        *(several_gpus(2, fault) for fault in ("1:step:5", "0:reduce:4", "1:reduce:7")),
+    ],
+)
 def test_run_whose_rank_is_lost_ends_with_the_state_of_an_undisturbed_run(
     make_run: Callable[..., Path],
     tmp_path: Path,
@@ -253,6 +284,7 @@ def test_run_whose_rank_is_lost_ends_with_the_state_of_an_undisturbed_run(
     monkeypatch: pytest.MonkeyPatch,
     figure: Figure,
     fault: str,
+    device: tuple[str, ...],
 ) -> None:
     """The rank is killed, and the same command continues, with object storage on another machine.
 
@@ -265,12 +297,13 @@ def test_run_whose_rank_is_lost_ends_with_the_state_of_an_undisturbed_run(
         if ":upload:" in fault:
             stack.enter_context(s3_server(monkeypatch, tmp_path / "home"))
             address = f"s3://{BUCKET}/lost"
+        undisturbed = undisturbed / ("gpus" if device else "cpu")
         if not (undisturbed / "notes").exists():
-            run(make_run("straight", Global__use_dali=True, **KEPT), undisturbed / "notes", 2)
+            run(make_run("straight", Global__use_dali=True, **KEPT), undisturbed / "notes", 2, *device)
             (tmp_path / "straight").rename(undisturbed / "run")
         config = make_run("lost", Global__use_dali=True, Global__save_steps=1, **KEPT)
         first = tmp_path / "first"
-        options = (f"Global.output_dir={address}", "Global.checkpoints=auto", "STEPS=1")
+        options = (f"Global.output_dir={address}", "Global.checkpoints=auto", "STEPS=1", *device)
         assert end(begin("noting_run.py", config, first, *options, *settings, f"FAULT={fault}", ranks=2)) != 0
         before = noted_steps(first, 2)
         home = tmp_path / "another"

@@ -127,7 +127,6 @@ def test_synchronize_batch_norm_on_cpus_is_an_error() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.several_gpus(2)
 def test_synchronized_batch_norm_on_two_gpus_equals_one(tmp_path: Path) -> None:
-    if paddle.device.cuda.device_count() < 2:
-        pytest.skip("one GPU")
     run(PARALLEL_RUN.with_name("sync_bn_run.py"), ranks=2, logs=tmp_path / "log")
