@@ -37,6 +37,14 @@ from ppcls.files import one_line, read_regular
 
 Array = NDArray[Any]
 
+# Outputs of the stages in names of files, such as 00.decoded.npy
+_KINDS: Mapping[Stage, str] = {
+    "decoding": "decoded",
+    "resizing": "prepared",
+    "network": "logits",
+    "post-processing": "probabilities",
+}
+
 
 class VerificationError(UserError):
     """Raised if a golden sample differs from its expected output. The exit code is 3."""
@@ -160,7 +168,7 @@ def verify_model(
         stages: Stages to check.
 
     Raises:
-        UserError: A file of the bundle cannot be read.
+        UserError: A file of the bundle cannot be read, or it has no expected output of the stages.
     """
     spec = DecodeImage()
 
@@ -188,7 +196,12 @@ def verify_model(
             whole = _first_rows(model.run(decoded[None]))
         return SampleReport(sample.image, differences, _largest(whole[names.probabilities], expected))
 
-    return VerificationReport(tuple(map(run_sample, bundle.golden)))
+    samples = tuple(map(run_sample, bundle.golden))
+    if samples and not any(sample.differences for sample in samples):
+        raise UserError(
+            f"{one_line(folder)}: no expected outputs of the stage {', '.join(stages)}; check another --stage"
+        )
+    return VerificationReport(samples)
 
 
 def verify_folder(folder: Path, engine: EngineName = "onnxruntime") -> VerificationReport:
@@ -226,25 +239,21 @@ def verify_outputs(
     reports = []
     for sample in bundle.golden:
         stem = Path(sample.image).stem
-        kinds: Mapping[Stage, str] = {
-            "decoding": "decoded",
-            "resizing": "prepared",
-            "network": "logits",
-            "post-processing": "probabilities",
-        }
-        actual = {stage: _read_array(outputs / f"{stem}.{kind}.npy") for stage, kind in kinds.items()}
-        if all(values is None for values in actual.values()):
+        actual = {stage: _read_array(outputs / f"{stem}.{kind}.npy") for stage, kind in _KINDS.items()}
+        if all(actual[stage] is None for stage in stages):
             continue
         expected = read_expected(folder, bundle, sample)
         differences = compare_sample(bundle, sample, expected, actual, stages)
+        if not differences:
+            continue
         scores = actual["post-processing"]
         difference = None if scores is None else _largest(scores, expected)
         reports.append(SampleReport(sample.image, differences, difference))
     if not reports:
         stem = Path(bundle.golden[0].image).stem if bundle.golden else "00"
+        names = ", ".join(f"{stem}.{_KINDS[stage]}.npy" for stage in stages)
         raise UserError(
-            f"{one_line(outputs)}: no outputs: expected files such as {stem}.decoded.npy, "
-            f"{stem}.prepared.npy, {stem}.logits.npy and {stem}.probabilities.npy"
+            f"{one_line(outputs)}: no output that can be compared: expected files such as {names}"
         )
     return VerificationReport(tuple(reports))
 

@@ -138,7 +138,7 @@ def write_bundle(
                     f"model, expected at most {_TOLERANCE:.0e}; nothing was written"
                 )
             apart = measure_engines(outputs, _other_engines(file, model))
-            differences = MeasuredDifferences(*apart, trained)
+            differences = MeasuredDifferences(*apart, trained, _has_openvino())
             prepared = outputs[0].prepared
             names = original.names or tuple(map(str, range(len(outputs[0].probabilities))))
             content = {
@@ -239,7 +239,8 @@ def _write_model(
     file.write_bytes(joined.model)
     assert exported.Export is not None
     record = exported.Export.model_copy(update={"files": {file.name: read_record(file)}})
-    return pixels.with_record(record).with_rejection(source.description.Rejection)
+    described = pixels.with_input_name(INPUT).with_record(record)
+    return described.with_rejection(source.description.Rejection)
 
 
 def _score_function(source: ModelSource) -> AddScore | None:
@@ -281,5 +282,9 @@ def _reference(source: ModelSource, runtime: Runtime) -> Callable[[Array], Array
 
 def _other_engines(file: Path, model: BundleModel) -> list[StageModel]:
     engines: list[StageModel] = [OnnxStages(file, optimize=False)]
-    others: list[EngineName] = ["openvino"] if find_spec("openvino") is not None else []
+    others: list[EngineName] = ["openvino"] if _has_openvino() else []
     return [*engines, *(load_stages(file, model, name) for name in others)]
+
+
+def _has_openvino() -> bool:
+    return find_spec("openvino") is not None

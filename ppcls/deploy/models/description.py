@@ -366,6 +366,10 @@ class ModelDescription(Section):
                     f"Export.files from {DESCRIPTION} if you changed the model yourself"
                 )
 
+    def with_input_name(self, name: str) -> ModelDescription:
+        """Returns a copy for a model whose input has another name."""
+        return self.model_copy(update={"Input": self.Input.model_copy(update={"name": name})})
+
     def with_temperature(self, temperature: float) -> ModelDescription:
         """Returns a copy whose logits are divided by another temperature.
 

@@ -48,11 +48,20 @@ def test_onnx_of_other_tools_is_converted(name: str, tmp_path: Path) -> None:
     assert [each.class_ids for each in original] == [each.class_ids for each in predictor.predict(images)]
 
 
-def test_onnx_of_other_tools_is_bundled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write_onnx(tmp_path / "mine.onnx", opset=13, layout="NHWC")
+@pytest.mark.parametrize("kind", [{"opset": 13, "layout": "NHWC"}, {"opset": 11, "batch": 1}])
+def test_onnx_of_other_tools_is_bundled(
+    kind: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_onnx(tmp_path / "mine.onnx", **kind)
     words = ["--from", str(file), "--format", "bundle", "--output", str(tmp_path / "new")]
-    assert export([*words, "--golden-data", str(write_photographs(tmp_path / "photos"))]) == 0
+    photos = write_photographs(tmp_path / "photos")
+    assert export([*words, "--golden-data", str(photos)]) == 0
     assert "[Export] verified: PASS: 4 of 4" in capsys.readouterr().out
+    images = [photo.read_bytes() for photo in sorted(photos.iterdir())]
+    original, bundle = (Predictor(path, device="cpu").predict(images) for path in (file, tmp_path / "new"))
+    for one, other in zip(original, bundle, strict=True):
+        assert one.class_ids == other.class_ids
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
     assert export(words) == 2
     assert "exists already and is not overwritten" in capsys.readouterr().err
 
