@@ -22,8 +22,10 @@ from small_classifier import config_tree, write_names
 from tensorrt_operators import unsupported
 
 from ppcls.cli.export import export, verify
+from ppcls.deploy.bundle.golden import MeasuredDifferences, choose_tolerances
 from ppcls.deploy.bundle.schema import read_values
 from ppcls.deploy.bundle.verify import verify_outputs
+from ppcls.deploy.models.description import Precision
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 
@@ -139,6 +141,8 @@ def test_outputs_of_another_program_that_differ_are_an_error(
     np.save(tmp_path / "00.decoded.npy", np.zeros((sample.height, sample.width, 3), np.uint8))
     assert verify([str(bundle), "--outputs", str(tmp_path)]) == 3
     assert "first stage that differs: decoding" in "".join(capsys.readouterr())
+    assert verify([str(bundle), "--outputs", str(tmp_path), "--stage", "network"]) == 2
+    assert "expected files such as 00.logits.npy" in capsys.readouterr().err
 
 
 def test_wrong_options_are_rejected(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +156,20 @@ def test_wrong_options_are_rejected(bundle: Path, tmp_path: Path, capsys: pytest
         assert export(["-c", config, "--format", "bundle", *options]) == 2
         assert reason in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+# Precision, whether OpenVINO was measured, and the tolerance of a probability if engines differ by 0.005
+TOLERANCES = (("float32", False, 0.02), ("int8", True, 0.02), ("int8", False, 0.05))
+
+
+@pytest.mark.parametrize(("precision", "has_openvino", "expected"), TOLERANCES)
+def test_tolerance_depends_on_the_measured_engines(
+    precision: Precision, has_openvino: bool, expected: float
+) -> None:
+    differences = MeasuredDifferences(0.01, 0.005, 0.0, 0.0, has_openvino)
+    tolerances = choose_tolerances(differences, [], [], precision)
+    assert tolerances.probabilities == expected
+    assert tolerances.logits >= (0.05 if precision == "int8" and not has_openvino else 0.01)
 
 
 def test_images_that_cannot_be_golden_samples_are_named(
