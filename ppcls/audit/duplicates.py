@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # only for annotations
 # other, and photographs are not, so no absolute limits fit both.
 _LIMITS = ((1.5, 0.1), (0.35, 0.2), (0.15, 0.6))
 _LEAST_DIFFERENCE = 0.02  # usual difference if most pictures have duplicates
+_BLOCK = 16_384  # pairs that are compared at a time
 _BURST_SHARE = 0.5
 _SHORTEST_BURST = 3
 
@@ -64,7 +65,10 @@ def _near_pairs(pictures: Pictures, neighbours: Neighbours) -> Iterator[tuple[in
     second = neighbours.positions[first, column]
     distances = neighbours.distances[first, column]
     copies = pictures.copies
-    differences = 1 - np.einsum("pd,pd->p", copies[first], copies[second])
+    differences = np.empty(len(first), np.float32)
+    for start in range(0, len(first), _BLOCK):  # all pairs of 70,000 pictures would need 1.4 GB
+        pairs = slice(start, start + _BLOCK)
+        differences[pairs] = 1 - np.einsum("pd,pd->p", copies[first[pairs]], copies[second[pairs]])
     nearest = (column == 0) & np.isfinite(differences)
     if not nearest.any():
         return

@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 COUNT = 10  # neighbours of each picture
 _DIMENSIONS = 128  # of the vectors that are compared
 _SAMPLE = 5_000  # pictures from which the principal components are computed
-_BLOCK = 512
+_BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def find_neighbours(vectors: Floats, check: Callable[[], None] = lambda: None) -
     """Returns the nearest neighbours of each vector, by exact search.
 
     Long vectors are projected to their 128 principal components. For 70,000 pictures this takes minutes, and
-    a block of distances needs 140 MB.
+    a block of distances, its negative and its order need 140 MB.
 
     Args:
         vectors: [N, D]; NaN for pictures that can't be read.
