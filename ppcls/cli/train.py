@@ -62,6 +62,7 @@ _DEFAULT_CONFIG = str(Path(__file__).parents[1] / "configs" / "finetune.yaml")
 # Not dataset/photos, where `ppcls dataset photos` writes: a folder holds only one set of photographs.
 _DEMO_FOLDER = Path("dataset/demo-photos")
 _DEMO_IMAGES = 256  # ResNet50 trains on about 0.6 images/s on two cores, so an epoch takes minutes
+_TUNED_SECONDS = 600  # of --time, from which it pays to measure how to execute a run
 _IMAGENET_HINT = (
     "the images of ImageNet come from https://image-net.org (ILSVRC 2012, after registration), and "
     "docs/recipes.md#imagenet has the commands that write train_list.txt and val_list.txt; to try this "
@@ -417,8 +418,7 @@ def train(options: TrainOptions) -> None:
         _run_instead(options, config)
         return
     if options.time is not None:
-        classes = config.class_count(training=True) or 1
-        config = _plan(config.model_dump(mode="json"), classes, options.time)
+        config = _plan(config, options.time)
     if options.learning_curve:
         from ppcls.files import create_output_dir
         from ppcls.recipe.class_folders import checked_output_dir
@@ -433,42 +433,52 @@ def train(options: TrainOptions) -> None:
     api.fit(config, profiled=profiled, own_process=True)
 
 
-def _plan(tree: Tree, classes: int, seconds: float) -> Config:
+def _plan(config: Config, seconds: float) -> Config:
     """Returns the config of a run that ends within the time.
 
+    Loads Paddle, and measures the speed in this process.
+
     Args:
-        tree: Config as plain data.
-        classes: Number of classes.
-        seconds: Duration of the measurement and the run.
+        config: Config of the run.
+        seconds: Duration of the whole command, from its start.
 
     Raises:
-        UserError: There are several processes, the measurement fails, or no run ends in time.
+        UserError: There are several processes, training would fail, or no run ends in time.
     """
     from ppcls.cli.short_options import set_image_size
-    from ppcls.config.base.yaml import dump_yaml
-    from ppcls.files import write_text
-    from ppcls.files.temporary import temporary_folder
+    from ppcls.engine.autotune.autotune import autotune, use_cpu_kernels
     from ppcls.recipe.load import load_config
     from ppcls.runtime.launch import check_single_process
-    from ppcls.search.time_plan import measure, plan_run, time_limit
+    from ppcls.runtime.signals import interruptible
+    from ppcls.runtime.start import start
+    from ppcls.search.time_plan import plan_run, time_limit
     from ppcls.zoo import architecture
 
     check_single_process("--time")
-    if node_at(tree, "LinearHead") is not None:
+    if config.LinearHead is not None:
         raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
+    if seconds >= _TUNED_SECONDS:
+        config = autotune(config)
+    with interruptible():
+        runtime = start(config.Global)
+        if runtime.device == "cpu":
+            config = use_cpu_kernels(config)
+        config = config.model_copy(update={"Global": config.Global.model_copy(update={"autotune": False})})
+        from ppcls.search.run_speed import measure_speed
+
+        measured = measure_speed(config, runtime, seconds)
+    tree = config.model_dump(mode="json")
     side = int(node_at(tree, "Global.image_shape")[1])
-    with temporary_folder("time") as folder:
-        file = folder / "config.yaml"
-        write_text(file, dump_yaml(tree))
-        measured = measure(file, seconds)
     try:
         set_image_size(tree, side)
         resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
     except UserError:
         resizable = False
-    plan = plan_run(measured, seconds - measured.seconds, classes, side, resizable=resizable)
+    classes = config.class_count(training=True) or 1
+    plan = plan_run(measured, seconds, classes, side, resizable=resizable)
     write_status(plan.describe())
-    overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": time_limit(seconds)}
+    limit = time_limit(measured, seconds)
+    overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": limit}
     if plan.side != side:
         overrides |= set_image_size(tree, plan.side)
     if plan.head:

@@ -15,6 +15,7 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import Transform
 from ppcls.deploy.models.source import find_source
+from ppcls.engine.autotune.autotune import use_cpu_kernels
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
 from ppcls.runtime.start import start
@@ -82,12 +83,17 @@ def compute_image_features(
         UserError: The weights can't be read, or the model has no features.
     """
     runtime = start(model.config.Global)
+    from ppcls.arch.fuse import fuse
     from ppcls.deploy.models.trained import load_network
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
 
-    network = load_network(model.arch, model.config.Loss.Train, model.weights)
+    config = use_cpu_kernels(model.config) if runtime.device == "cpu" else model.config
+    assert isinstance(config.Arch, Arch)  # as in the original config
+    network = load_network(config.Arch, config.Loss.Train, model.weights)
     network.eval()
+    if config.Global.fused_kernels is True and config is not model.config:
+        fuse(network, runtime.device)
     precision = build_precision(model.config.AMP, runtime.device)
     precision.prepare(network, None)
     split = Split.model_validate(
@@ -102,5 +108,5 @@ def compute_image_features(
         }
     )
     settings = model.config.Global.model_copy(update={"output_dir": str(folder)})
-    source = ImageSource(split, index, runtime, settings, model.arch)
+    source = ImageSource(split, index, runtime, settings, config.Arch)
     return compute_features(source, FeatureModel(network, precision), after_batch=after_batch).rows

@@ -1,6 +1,6 @@
 """Plans a run that ends within a given time: ``ppcls train --time 10m``.
 
-A dry run in a child process measures the speed. The plan is a pure function of its figures.
+`ppcls.search.run_speed` measures the speed. The plan is a pure function of its figures.
 
 Decisions:
 
@@ -8,36 +8,33 @@ Decisions:
   accuracy, and then tries smaller images.
 - A head is planned if it is expected to be better (see `ppcls.engine.head.expectation`), or if too few epochs
   of fine-tuning fit.
-- The time of the measurement counts. The start of the run is assumed to take as long as that of the
-  measurement. A fifth of the rest is a reserve, because other programs may slow down the machine later.
-- The plan is a forecast, so the run also gets a limit, ``Global.time_limit``: it ends after the epoch after
-  which another one would be late.
+- All durations are measured on this machine, under its present load. The end of a run, which writes the
+  report, is assumed to take as long as its start, because both mostly import libraries and read files.
+- A tenth of the rest is a reserve. The plan is a forecast, so the run also gets a limit,
+  ``Global.time_limit``: it ends after the epoch after which another one would be late.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ppcls.engine.head.expectation import FEW
 from ppcls.engine.head.section import LinearHead
-from ppcls.errors import UserError, child_error, counted
-from ppcls.search.trials import last_lines, start_training
+from ppcls.errors import UserError, counted
 
-_MEASURE_SHARE = 0.7  # of the time, after which the measurement is stopped
-_RESERVE = 0.2  # share of the remaining time
+FIT_ROWS = 256  # rows of features with which the fit of a head is measured
+_FIT_EXPONENT = 1.3  # 60, 320 and 1,158 digits took 0.1, 0.4 and 2.1 s
+_RESERVE = 0.1  # share of the remaining time
 _ENOUGH_EPOCHS = 10
 _MOST_EPOCHS = 100
-_FORWARD = 1 / 3  # duration of a forward pass divided by that of a training step
-_SIDES = (0.75, 0.5)  # further sides of the images, relative to the measured one
+_SIDES = (0.75, 0.5, 0.3)  # further sides of the images, relative to the measured one
 _SIDE_STEP = 32
 _SMALLEST_SIDE = 64
-_FIT_SECONDS = (5.0, 0.01)  # duration of fitting a head: at least, and per row of features
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_END_SECONDS = (10.0, 0.1)  # for the report at the end of a run: at least, and as a share of the time
+_LEAST_END = 5.0  # seconds from the last evaluation to the end of the process
 
 
 def read_duration(text: str) -> float:
@@ -52,25 +49,41 @@ def read_duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def has_few_images(images: int, classes: int) -> bool:
+    """Returns whether a head is expected to be better than fine-tuning."""
+    return images < FEW * max(classes, 1)
+
+
 @dataclass(frozen=True)
 class Measured:
-    """What a dry run of one epoch measured.
+    """What was measured of a run.
 
     Attributes:
         images: Number of training images.
-        epoch: Seconds of training per epoch.
+        epoch: Seconds of training per epoch; 0 if it was not measured.
         evaluation: Seconds per evaluation.
-        pretrained: Whether the run starts from pretrained weights.
-        seconds: Duration of the dry run.
-        start: Seconds from the start of the program to the first update.
+        features: Seconds in which the features of all training images are computed, for one view.
+        fit: Seconds of fitting a head on `FIT_ROWS` rows of features.
+        can_fit: Whether a head can be fitted: the run has pretrained weights and a linear layer.
+        start: Seconds from the start of the program to the first measurement.
+        build: Seconds of building the run, which are needed again.
+        used: Seconds from the start of the program to the end of the measurement.
     """
 
     images: int
     epoch: float
     evaluation: float
-    pretrained: bool
-    seconds: float = 0.0
+    features: float
+    fit: float
+    can_fit: bool
     start: float = 0.0
+    build: float = 0.0
+    used: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """Expected seconds from the last evaluation to the end of the process."""
+        return max(_LEAST_END, self.start)
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ class TimePlan:
         epochs: Number of epochs.
         side: Side of the images in pixels.
         views: Random views per image for a head; None for the default.
-        seconds: Expected duration, with the start.
+        seconds: Expected duration of the whole command.
         why: Reason, for the log.
     """
 
@@ -97,7 +110,7 @@ class TimePlan:
         """Returns the plan as a line for the log."""
         what = "a head on frozen features" if self.head else f"{counted(self.epochs, 'epoch')} of training"
         size = f"{self.side} x {self.side} pixels"
-        return f"plan: {what} with {size}, about {self.seconds:.0f} s, because {self.why}"
+        return f"plan: {what} with {size}, about {self.seconds:.0f} s in all, because {self.why}"
 
 
 def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, resizable: bool) -> TimePlan:
@@ -105,7 +118,7 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
 
     Args:
         measured: Figures of one epoch with images of ``side``.
-        seconds: Time that is left, in seconds.
+        seconds: Duration of the whole command, with its start and the measurement.
         classes: Number of classes.
         side: Side of the measured images in pixels.
         resizable: Whether the model and the config accept smaller images.
@@ -113,16 +126,16 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
     Raises:
         UserError: No run ends in time.
     """
-    start = measured.start
-    budget = (seconds - start) * (1 - _RESERVE)
+    fixed = measured.used + measured.build + measured.end
+    budget = (seconds - fixed) * (1 - _RESERVE)
     sides = [side, *_smaller_sides(side)] if resizable else [side]
-    few = measured.images < FEW * max(classes, 1)
+    few = has_few_images(measured.images, classes)
     heads = [plan for each in sides for plan in _heads(measured, each, each / side)]
-    heads = heads if measured.pretrained else []
-    heads = [replace(plan, seconds=plan.seconds + start) for plan in heads if plan.seconds <= budget]
-    if heads and few:
-        return replace(heads[0], why=f"there are fewer than {FEW} training images per class")
-    fitting = [(each, _epochs(measured, budget, each / side)) for each in sides]
+    heads = heads if measured.can_fit else []
+    fitting_heads = [replace(plan, seconds=plan.seconds + fixed) for plan in heads if plan.seconds <= budget]
+    if fitting_heads and few:
+        return replace(fitting_heads[0], why=f"there are fewer than {FEW} training images per class")
+    fitting = [(each, _epochs(measured, budget, each / side)) for each in sides if measured.epoch]
     for each, epochs in fitting:
         if epochs >= _ENOUGH_EPOCHS:
             why = (
@@ -131,16 +144,19 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
                 else f"larger images allow fewer than {_ENOUGH_EPOCHS} epochs"
             )
             return _training(measured, each, side, epochs, why)
-    if heads:
-        return replace(heads[0], why=f"fewer than {_ENOUGH_EPOCHS} epochs of fine-tuning fit")
-    each, epochs = fitting[-1]
-    if epochs:
+    if fitting_heads:
+        return replace(fitting_heads[0], why=f"fewer than {_ENOUGH_EPOCHS} epochs of fine-tuning fit")
+    if fitting and fitting[-1][1]:
+        each, epochs = fitting[-1]
         return _training(measured, each, side, epochs, f"only {counted(epochs, 'epoch fits', 'epochs fit')}")
-    needed = start + _epoch_seconds(measured, each / side) / (1 - _RESERVE)
+    shortest = min(
+        [plan.seconds for plan in heads] + [_epoch_seconds(measured, each / side) for each, _ in fitting]
+    )
+    needed = math.ceil(fixed + shortest / (1 - _RESERVE))
     raise UserError(
-        f"--time: one epoch with {each} x {each} pixels does not fit into the {seconds:.0f} s that are left "
-        f"after the measurement; expected at least {needed:.0f} s; choose more time, a smaller --model, or "
-        "fewer images"
+        f"--time: the start and the measurement took {measured.used:.0f} s, so that no run with at least "
+        f"{sides[-1]} x {sides[-1]} pixels ends within {seconds:.0f} s; expected at least {needed} s; "
+        "choose more time, a smaller --model, or fewer images"
     )
 
 
@@ -162,7 +178,8 @@ def _epochs(measured: Measured, budget: float, scale: float) -> int:
 
 
 def _training(measured: Measured, each: int, side: int, epochs: int, why: str) -> TimePlan:
-    seconds = measured.start + epochs * _epoch_seconds(measured, each / side)
+    seconds = epochs * _epoch_seconds(measured, each / side)
+    seconds += measured.used + measured.build + measured.end
     return TimePlan(False, epochs, each, None, seconds, why)
 
 
@@ -174,63 +191,13 @@ def _heads(measured: Measured, side: int, scale: float) -> Iterator[TimePlan]:
         side: Side of the images in pixels.
         scale: ``side`` divided by the measured side.
     """
-    least, per_row = _FIT_SECONDS
     for views in (LinearHead().count_views(measured.images), 0):
         rows = (1 + views) * measured.images
-        features = (1 + views) * measured.epoch * _FORWARD
-        seconds = (features + measured.evaluation) * scale**2 + least + per_row * rows
-        yield TimePlan(True, 1, side, views, seconds, "")
+        features = (1 + views) * measured.features + measured.evaluation
+        fit = measured.fit * (rows / FIT_ROWS) ** _FIT_EXPONENT
+        yield TimePlan(True, 1, side, views, features * scale**2 + fit, "")
 
 
-def time_limit(seconds: float) -> float:
+def time_limit(measured: Measured, seconds: float) -> float:
     """Returns the value of ``Global.time_limit`` for a process that must end within ``seconds``."""
-    least, share = _END_SECONDS
-    return max(1.0, seconds - max(least, share * seconds))
-
-
-def read_measured(text: str, seconds: float) -> Measured:
-    """Returns the figures of a dry run of one epoch.
-
-    Args:
-        text: Content of the file that ``--figures`` names; see `ppcls.engine.dry_run.DryRun.as_json`.
-        seconds: Duration of the dry run.
-    """
-    figures = json.loads(text)
-    return Measured(
-        figures["images"],
-        figures["training"],
-        figures["evaluation"],
-        figures["pretrained"],
-        seconds,
-        figures["start"],
-    )
-
-
-def measure(config: Path, seconds: float) -> Measured:
-    """Returns the figures of a dry run of one epoch in a child process.
-
-    Args:
-        config: Config file of the run, in a temporary folder to which the log is written.
-        seconds: Duration of the measurement and the run. The measurement may take a part of it.
-
-    Raises:
-        UserError: The dry run fails, or takes too long.
-    """
-    import subprocess
-    import time
-
-    log = config.with_name("measure.log")
-    start = time.monotonic()
-    file = config.with_name("figures.json")
-    options = ["--dry-run", "--figures", str(file)]
-    with start_training(config, ["Global.epochs=1"], log, options) as process:
-        try:
-            code = process.wait(_MEASURE_SHARE * seconds)
-        except subprocess.TimeoutExpired:
-            raise UserError(
-                f"--time: the measurement did not end within {_MEASURE_SHARE * seconds:.0f} s; choose more "
-                "time or a smaller --model"
-            ) from None
-    if code:
-        raise child_error(code, f"--time: the measurement failed: {last_lines(log)}")
-    return read_measured(file.read_text(encoding="utf-8"), time.monotonic() - start)
+    return max(1.0, seconds - measured.end)

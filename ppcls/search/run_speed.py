@@ -1,0 +1,148 @@
+"""Measures how fast a run trains, evaluates, computes features and fits a head, for ``ppcls train --time``.
+
+Decisions:
+
+- The measurement is part of the process that trains afterwards. Importing Paddle takes seconds, which a
+  measurement in a child process would need twice.
+- It takes a small share of the given time, but at least two updates and two batches of an evaluation. If a
+  head will be fitted anyway, no update is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+from ppcls.data.bad_images.lists import suggest_skipping
+from ppcls.data.loaders.batch import endless
+from ppcls.engine.dry_run import feed_updates
+from ppcls.engine.evaluation.evaluate import Evaluator
+from ppcls.engine.head.features import FeatureModel
+from ppcls.engine.head.solve import HeadSamples, fit_head
+from ppcls.engine.loop import Run
+from ppcls.engine.profiling.peak_memory import explain_out_of_memory
+from ppcls.engine.setup import build_run
+from ppcls.errors import UserError
+from ppcls.files.urls import local_path
+from ppcls.runtime.start import Runtime
+from ppcls.search.time_plan import FIT_ROWS, Measured, has_few_images
+
+if TYPE_CHECKING:
+    from ppcls.recipe.schema import Config
+
+_SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
+_MOST_SECONDS = 20.0
+_MOST_BATCHES = 8  # of an evaluation
+_FOLDS = 5
+
+
+def measure_speed(config: Config, runtime: Runtime, seconds: float) -> Measured:
+    """Returns the figures of a run, without writing its files.
+
+    Args:
+        config: Config of the run.
+        runtime: Runtime of this process.
+        seconds: Duration that the user asked for, of which the measurement takes a small share.
+
+    Raises:
+        UserError: Training would fail as well, for example because of a bad image or too little memory.
+    """
+    start = _age()
+    with (
+        explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
+        suggest_skipping(config.DataLoader.splits),
+    ):
+        begin = time.perf_counter()
+        run = build_run(config, runtime, local_path(config.Global.output_dir))
+        build = time.perf_counter() - begin
+        try:
+            return _measure(run, config, start, build, min(_SHARE * seconds, _MOST_SECONDS))
+        finally:
+            run.release()
+
+
+def _measure(run: Run, config: Config, start: float, build: float, seconds: float) -> Measured:
+    """Measures a run.
+
+    Args:
+        run: The run.
+        config: Its config.
+        start: Seconds from the start of the program to the building of the run.
+        build: Seconds of building the run.
+        seconds: Duration of each measurement.
+    """
+    images = len(run.state.loader.index)
+    classes = config.class_count(training=True) or 1
+    evaluation, features = 0.0, 0.0
+    if run.evaluator is not None:
+        evaluation = _time_evaluation(run, run.evaluator, seconds)
+        evaluated = sum(len(loader.index) for loader in run.evaluator.loaders.values())
+        features = evaluation / max(1, evaluated) * images
+    width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
+    fit = _time_fit(width, classes) if width is not None else 0.0
+    epoch = 0.0
+    if width is None or not has_few_images(images, classes):
+        epoch = _time_epoch(run, seconds)
+    return Measured(
+        images, epoch, evaluation, features, fit, width is not None, start + build, build, used=_age()
+    )
+
+
+def _age() -> float:
+    """Returns the number of seconds since the start of the process."""
+    return time.time() - psutil.Process().create_time()
+
+
+def _time_evaluation(run: Run, evaluator: Evaluator, seconds: float) -> float:
+    """Returns the estimated seconds of an evaluation."""
+    model = run.state.model
+    total = sum(map(len, evaluator.loaders.values()))
+    batches = chain.from_iterable(evaluator.loaders.values())
+    first: float = evaluator.evaluate(model, islice(batches, 1)).seconds
+    rest = total - 1
+    if not rest:
+        return first
+    count = min(rest, _MOST_BATCHES, max(1, int(seconds / max(first, 1e-6))))
+    each: float = evaluator.evaluate(model, islice(batches, count)).seconds / count
+    return min(first, 2 * each) + rest * each  # the first one includes the start of the loader
+
+
+def _time_epoch(run: Run, seconds: float) -> float:
+    """Returns the estimated seconds of an epoch of training."""
+    run.state.network.train()
+    batches = endless(run.state.loader)
+    feed_updates(run, batches, 1)
+    updates = 0
+    start = time.perf_counter()
+    while updates < 1 or time.perf_counter() - start < seconds:
+        feed_updates(run, batches, 1)
+        updates += 1
+    return (time.perf_counter() - start) / updates * run.state.updates_per_epoch
+
+
+def _feature_width(run: Run) -> int | None:
+    """Returns the number of features of an image; None if the model can't have a linear head."""
+    try:
+        layers = FeatureModel(run.state.model, run.state.precision).layers
+    except UserError:
+        return None
+    return sum(int(layer.weight.shape[0]) for layer in layers.values())
+
+
+def _time_fit(width: int, classes: int) -> float:
+    """Returns the seconds of fitting a head on `FIT_ROWS` rows of random features with some structure."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(FIT_ROWS) % min(classes, FIT_ROWS // 2)
+    centres = rng.standard_normal((classes, width), dtype=np.float32)
+    features = centres[labels] + 4 * rng.standard_normal((FIT_ROWS, width), dtype=np.float32)
+    images = np.arange(FIT_ROWS)
+    plain = np.ones(FIT_ROWS, np.bool_)
+    few = HeadSamples(features[:8], images[:8], plain[:8], labels[:8], classes)
+    fit_head(few, 2, 0)  # imports the libraries
+    start = time.perf_counter()
+    fit_head(HeadSamples(features, images, plain, labels, classes), _FOLDS, 0)
+    return time.perf_counter() - start
