@@ -94,7 +94,8 @@ def _measure(run: Run, config: Config, start: float, build: float, seconds: floa
 
 def _age() -> float:
     """Returns the number of seconds since the start of the process."""
-    return time.time() - psutil.Process().create_time()
+    age: float = time.time() - psutil.Process().create_time()
+    return age
 
 
 def _time_evaluation(run: Run, evaluator: Evaluator, seconds: float) -> float:
