@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ppcls.config.base.problems import show
 from ppcls.deploy.models.source import find_weights
-from ppcls.engine.autotune.autotune import autotune, use_cpu_kernels
+from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
 from ppcls.engine.autotune.decoding import choose_decoder
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError, counted
@@ -163,7 +163,9 @@ def fit(
         if state is not None:
             state = replace(state, runtime=runtime)
         elif config.LinearHead is not None and runtime.device == "cpu":
-            config = use_cpu_kernels(config)
+            way = choose_cpu_kernels(config.Global, config.Arch, config.AMP)
+            if way is not None:
+                config = config.model_copy(update=way.sections(config.Global, config.Arch))
         trained = train(config, runtime, output_dir, Recording(hooks, profiled, copy), state)
         fallback = config.Global.checkpoint_fallback_dir
         best, latest = (newest(role, output_dir, fallback) for role in (BEST, LATEST))

@@ -418,7 +418,7 @@ def train(options: TrainOptions) -> None:
         _run_instead(options, config)
         return
     if options.time is not None:
-        config = _plan(config, options.time)
+        config = _plan(config.model_dump(mode="json"), options.time)
     if options.learning_curve:
         from ppcls.files import create_output_dir
         from ppcls.recipe.class_folders import checked_output_dir
@@ -433,20 +433,20 @@ def train(options: TrainOptions) -> None:
     api.fit(config, profiled=profiled, own_process=True)
 
 
-def _plan(config: Config, seconds: float) -> Config:
+def _plan(tree: Tree, seconds: float) -> Config:
     """Returns the config of a run that ends within the time.
 
     Loads Paddle, and measures the speed in this process.
 
     Args:
-        config: Config of the run.
+        tree: Config as plain data.
         seconds: Duration of the whole command, from its start.
 
     Raises:
         UserError: There are several processes, training would fail, or no run ends in time.
     """
     from ppcls.cli.short_options import set_image_size
-    from ppcls.engine.autotune.autotune import autotune, use_cpu_kernels
+    from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
     from ppcls.recipe.load import load_config
     from ppcls.runtime.launch import check_single_process
     from ppcls.runtime.signals import interruptible
@@ -455,6 +455,7 @@ def _plan(config: Config, seconds: float) -> Config:
     from ppcls.zoo import architecture
 
     check_single_process("--time")
+    config = load_config(tree)
     if config.LinearHead is not None:
         raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
     if seconds >= _TUNED_SECONDS:
@@ -462,11 +463,22 @@ def _plan(config: Config, seconds: float) -> Config:
     with interruptible():
         runtime = start(config.Global)
         if runtime.device == "cpu":
-            config = use_cpu_kernels(config)
+            way = choose_cpu_kernels(config.Global, config.Arch, config.AMP)
+            if way is not None:
+                config = config.model_copy(update=way.sections(config.Global, config.Arch))
         config = config.model_copy(update={"Global": config.Global.model_copy(update={"autotune": False})})
+        from ppcls.data.bad_images.lists import suggest_skipping
+        from ppcls.engine.profiling.peak_memory import explain_out_of_memory
+        from ppcls.engine.setup import build_run
         from ppcls.search.run_speed import measure_speed
 
-        measured = measure_speed(config, runtime, seconds)
+        classes = config.class_count(training=True) or 1
+        output = local_path(config.Global.output_dir)
+        with (
+            explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
+            suggest_skipping(config.DataLoader.splits),
+        ):
+            measured = measure_speed(lambda: build_run(config, runtime, output), classes, seconds)
     tree = config.model_dump(mode="json")
     side = int(node_at(tree, "Global.image_shape")[1])
     try:
@@ -474,7 +486,6 @@ def _plan(config: Config, seconds: float) -> Config:
         resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
     except UserError:
         resizable = False
-    classes = config.class_count(training=True) or 1
     plan = plan_run(measured, seconds, classes, side, resizable=resizable)
     write_status(plan.describe())
     limit = time_limit(measured, seconds)

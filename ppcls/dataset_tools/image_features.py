@@ -15,7 +15,7 @@ from ppcls.data.index.protocol import Index
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import Transform
 from ppcls.deploy.models.source import find_source
-from ppcls.engine.autotune.autotune import use_cpu_kernels
+from ppcls.engine.autotune.autotune import choose_cpu_kernels
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
 from ppcls.runtime.start import start
@@ -88,12 +88,13 @@ def compute_image_features(
     from ppcls.engine.core.precision import build_precision
     from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
 
-    config = use_cpu_kernels(model.config) if runtime.device == "cpu" else model.config
-    assert isinstance(config.Arch, Arch)  # as in the original config
-    network = load_network(config.Arch, config.Loss.Train, model.weights)
+    config = model.config
+    way = choose_cpu_kernels(config.Global, config.Arch, config.AMP) if runtime.device == "cpu" else None
+    arch = model.arch if way is None else model.arch.with_data_format("NHWC")
+    network = load_network(arch, config.Loss.Train, model.weights)
     network.eval()
-    if config.Global.fused_kernels is True and config is not model.config:
-        fuse(network, runtime.device)
+    if way is not None:
+        fuse(network, "cpu")
     precision = build_precision(model.config.AMP, runtime.device)
     precision.prepare(network, None)
     split = Split.model_validate(
@@ -108,5 +109,5 @@ def compute_image_features(
         }
     )
     settings = model.config.Global.model_copy(update={"output_dir": str(folder)})
-    source = ImageSource(split, index, runtime, settings, config.Arch)
+    source = ImageSource(split, index, runtime, settings, arch)
     return compute_features(source, FeatureModel(network, precision), after_batch=after_batch).rows

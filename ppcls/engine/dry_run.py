@@ -124,7 +124,7 @@ class DryRun:
     pretrained: bool
 
     def as_json(self) -> str:
-        """Returns the numbers that plan a run, as a JSON object."""
+        """Returns the most important numbers as a JSON object, for ``--figures``."""
         numbers = {
             "images": self.images,
             "training": self.figures.training_seconds,
@@ -238,19 +238,19 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
     # The start of the loader, which takes seconds, is no part of the time of the first update.
     batches = chain([next(batches)], batches)
     start = time.perf_counter()
-    last = feed_updates(run, batches, 1)
+    last = _feed(run, batches, 1)
     world = state.runtime.world_size
     first = float(all_reduce(np.array([time.perf_counter() - start]), world, maximum=True)[0])
     started = time.time() - psutil.Process().create_time()
     counts = _count_updates(run, first)
     if counts.warm_up > 1:
-        last = feed_updates(run, batches, counts.warm_up - 1)
+        last = _feed(run, batches, counts.warm_up - 1)
     alone = _repeat(run, last, counts.updates)
     alone_images = len(last.image) * order.world * order.accumulate
     del last  # frees its memory
     loader, timed = _time_loader(state.runtime, batches, prefetched)
     if counts.refill:
-        feed_updates(run, batches, counts.refill)
+        _feed(run, batches, counts.refill)
     images, fed, waited = _time_fed(run, batches, counts.updates)
     times = all_reduce(np.array([fed, waited, alone]), world, maximum=True)
     fed, waited, alone = (times / counts.updates).tolist()
@@ -300,8 +300,8 @@ def _train_batch(run: Run, batch: Batch, *, update: bool) -> None:
     run.step(run.state, full, NO_HOOKS)
 
 
-def feed_updates(run: Run, batches: Iterator[Batch], count: int) -> Batch:
-    """Trains ``count`` updates with a loader, and returns the last batch."""
+def _feed(run: Run, batches: Iterator[Batch], count: int) -> Batch:
+    """Trains ``count`` updates with the loader, and returns the last batch."""
     batch: Batch | None = None
     for update in _updates(run.state, count):
         batch = next(batches)

@@ -11,28 +11,21 @@ Decisions:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 
-from ppcls.data.bad_images.lists import suggest_skipping
-from ppcls.data.loaders.batch import endless
-from ppcls.engine.dry_run import feed_updates
+from ppcls.data.loaders.batch import Batch, endless
+from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.evaluation.evaluate import Evaluator
 from ppcls.engine.head.features import FeatureModel
 from ppcls.engine.head.solve import HeadSamples, fit_head
 from ppcls.engine.loop import Run
-from ppcls.engine.profiling.peak_memory import explain_out_of_memory
-from ppcls.engine.setup import build_run
 from ppcls.errors import UserError
-from ppcls.files.urls import local_path
-from ppcls.runtime.start import Runtime
 from ppcls.search.time_plan import FIT_ROWS, Measured, has_few_images
-
-if TYPE_CHECKING:
-    from ppcls.recipe.schema import Config
 
 _SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
 _MOST_SECONDS = 20.0
@@ -40,55 +33,37 @@ _MOST_BATCHES = 8  # of an evaluation
 _FOLDS = 5
 
 
-def measure_speed(config: Config, runtime: Runtime, seconds: float) -> Measured:
+def measure_speed(build: Callable[[], Run], classes: int, seconds: float) -> Measured:
     """Returns the figures of a run, without writing its files.
 
     Args:
-        config: Config of the run.
-        runtime: Runtime of this process.
+        build: Function that builds the run.
+        classes: Number of classes.
         seconds: Duration that the user asked for, of which the measurement takes a small share.
 
     Raises:
-        UserError: Training would fail as well, for example because of a bad image or too little memory.
+        UserError: Training would fail as well, for example because of a bad image.
     """
+    before = _age()
+    run = build()
     start = _age()
-    with (
-        explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
-        suggest_skipping(config.DataLoader.splits),
-    ):
-        begin = time.perf_counter()
-        run = build_run(config, runtime, local_path(config.Global.output_dir))
-        build = time.perf_counter() - begin
-        try:
-            return _measure(run, config, start, build, min(_SHARE * seconds, _MOST_SECONDS))
-        finally:
-            run.release()
-
-
-def _measure(run: Run, config: Config, start: float, build: float, seconds: float) -> Measured:
-    """Measures a run.
-
-    Args:
-        run: The run.
-        config: Its config.
-        start: Seconds from the start of the program to the building of the run.
-        build: Seconds of building the run.
-        seconds: Duration of each measurement.
-    """
-    images = len(run.state.loader.index)
-    classes = config.class_count(training=True) or 1
-    evaluation, features = 0.0, 0.0
-    if run.evaluator is not None:
-        evaluation = _time_evaluation(run, run.evaluator, seconds)
-        evaluated = sum(len(loader.index) for loader in run.evaluator.loaders.values())
-        features = evaluation / max(1, evaluated) * images
-    width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
-    fit = _time_fit(width, classes) if width is not None else 0.0
-    epoch = 0.0
-    if width is None or not has_few_images(images, classes):
-        epoch = _time_epoch(run, seconds)
+    try:
+        share = min(_SHARE * seconds, _MOST_SECONDS)
+        images = len(run.state.loader.index)
+        evaluation, features = 0.0, 0.0
+        if run.evaluator is not None:
+            evaluation = _time_evaluation(run, run.evaluator, share)
+            evaluated = sum(len(loader.index) for loader in run.evaluator.loaders.values())
+            features = evaluation / max(1, evaluated) * images
+        width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
+        fit = _time_fit(width, classes) if width is not None else 0.0
+        epoch = 0.0
+        if width is None or not has_few_images(images, classes):
+            epoch = _time_epoch(run, share)
+    finally:
+        run.release()
     return Measured(
-        images, epoch, evaluation, features, fit, width is not None, start + build, build, used=_age()
+        images, epoch, evaluation, features, fit, width is not None, start, start - before, used=_age()
     )
 
 
@@ -116,13 +91,23 @@ def _time_epoch(run: Run, seconds: float) -> float:
     """Returns the estimated seconds of an epoch of training."""
     run.state.network.train()
     batches = endless(run.state.loader)
-    feed_updates(run, batches, 1)
+    _update(run, batches)
     updates = 0
     start = time.perf_counter()
     while updates < 1 or time.perf_counter() - start < seconds:
-        feed_updates(run, batches, 1)
+        _update(run, batches)
         updates += 1
     return (time.perf_counter() - start) / updates * run.state.updates_per_epoch
+
+
+def _update(run: Run, batches: Iterator[Batch]) -> None:
+    """Trains one update on full batches."""
+    accumulate = run.state.loader.order.accumulate
+    for number in range(1, accumulate + 1):
+        batch = next(batches)
+        full = replace(batch, update=number == accumulate, valid=len(batch.image), weight=1 / accumulate)
+        run.step(run.state, full, NO_HOOKS)
+    run.state.runtime.synchronize()
 
 
 def _feature_width(run: Run) -> int | None:

@@ -253,29 +253,25 @@ def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Lite
     return Execution(data_format, **values)
 
 
-def use_cpu_kernels(config: Config) -> Config:
-    """Returns the config with the kernels that are usually fastest on a CPU, without a measurement.
+def choose_cpu_kernels(settings: EngineSettings, arch: AnyArch, amp: AMP | None) -> Execution | None:
+    """Returns the way that is usually fastest on a CPU, without a measurement; None to change nothing.
 
-    They are used for short computations, such as the features of a head. EfficientNet-Lite0 computes features
-    in a third of the time. Loads Paddle. The config does not change if it sets one of the settings, in half
-    precision, or if this machine lacks a library.
+    It is for short computations, such as the features of a head: EfficientNet-Lite0 computes them in a third
+    of the time. Loads Paddle. Nothing changes if the config sets one of the settings, in half precision, or
+    if this machine lacks a library.
     """
-    settings = config.Global
-    arch = config.Arch
     open_settings = list_open_settings(settings, arch)
-    fits = arch.single_network and _is_tuned(settings, settings) and _number_format(config.AMP) == "float32"
+    fits = arch.single_network and _is_tuned(settings, settings) and _number_format(amp) == "float32"
     if not fits or "fused_kernels" not in open_settings:
-        return config
+        return None
     from ppcls.arch.kernels.errors import KernelsUnavailableError
     from ppcls.arch.onednn.library import library
 
     try:
         library()
     except KernelsUnavailableError:
-        return config
-    first = first_execution(settings, arch, open_settings)
-    way = replace(first, fused_kernels=True, data_format="NHWC", to_static=False, cuda_graph=False)
-    return config.model_copy(update=way.sections(settings, arch))
+        return None
+    return Execution("NHWC", fused_kernels=True)
 
 
 def _read_choice(file: Path) -> Execution:
