@@ -261,7 +261,7 @@ def choose_cpu_kernels(settings: EngineSettings, arch: AnyArch, amp: AMP | None)
     if this machine lacks a library.
     """
     open_settings = list_open_settings(settings, arch)
-    fits = arch.single_network and _is_tuned(settings, settings) and _number_format(amp) == "float32"
+    fits = arch.single_network and is_tuned(settings, settings) and _number_format(amp) == "float32"
     if not fits or "fused_kernels" not in open_settings:
         return None
     from ppcls.arch.kernels.errors import KernelsUnavailableError

@@ -202,15 +202,15 @@ def _choose_strength(
         chosen, rotation = _rotate(samples.select(train))
         check()
         rotated.append(chosen)
-        plain = samples.select(test, plain=True)
-        held_out.append(replace(plain, features=rotation.apply(plain.features)))
+        others = samples.select(test, plain=True)
+        held_out.append(replace(others, features=rotation.apply(others.features)))
     # All folds take a step of the path before the next one, so that the path can end early. The weakest
     # regularization needs most of the time.
     paths = [_fit_path(each, STRENGTHS) for each in rotated]
     for strength in STRENGTHS if parts else ():
         fold_losses = []
-        for path, test in zip(paths, held_out, strict=True):
-            fold_losses.append(mean_loss(next(path).logits(test.features), test.targets))
+        for path, others in zip(paths, held_out, strict=True):
+            fold_losses.append(mean_loss(next(path).logits(others.features), others.targets))
             check()
         losses[strength] = float(np.mean(fold_losses))
         if losses[strength] > min(losses.values()):
@@ -308,7 +308,8 @@ class _Rotation:
 
     def apply(self, features: Floats) -> Floats:
         """Returns the rotated features, [M, R]."""
-        return (features - self.mean) @ self.components
+        rotated: Floats = (features - self.mean) @ self.components
+        return rotated
 
     def restore(self, model: LinearModel) -> LinearModel:
         """Returns the linear layer for features that are not rotated."""
