@@ -163,7 +163,7 @@ def fit(
         if state is not None:
             state = replace(state, runtime=runtime)
         elif config.LinearHead is not None and runtime.device == "cpu":
-            way = choose_cpu_kernels(config.Global, config.Arch, config.AMP)
+            way = choose_cpu_kernels(config.Global, config.Global, config.Arch, config.AMP)
             if way is not None:
                 config = config.model_copy(update=way.sections(config.Global, config.Arch))
         trained = train(config, runtime, output_dir, Recording(hooks, profiled, copy), state)

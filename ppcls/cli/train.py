@@ -463,7 +463,7 @@ def _plan(tree: Tree, seconds: float) -> Config:
     with interruptible():
         runtime = start(config.Global)
         if runtime.device == "cpu":
-            way = choose_cpu_kernels(config.Global, config.Arch, config.AMP)
+            way = choose_cpu_kernels(config.Global, config.Global, config.Arch, config.AMP)
             if way is not None:
                 config = config.model_copy(update=way.sections(config.Global, config.Arch))
         config = config.model_copy(update={"Global": config.Global.model_copy(update={"autotune": False})})

@@ -89,7 +89,11 @@ def compute_image_features(
     from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
 
     config = model.config
-    way = choose_cpu_kernels(config.Global, config.Arch, config.AMP) if runtime.device == "cpu" else None
+    way = (
+        choose_cpu_kernels(config.Global, config.Global, config.Arch, config.AMP)
+        if runtime.device == "cpu"
+        else None
+    )
     arch = model.arch if way is None else model.arch.with_data_format("NHWC")
     network = load_network(arch, config.Loss.Train, model.weights)
     network.eval()

@@ -253,7 +253,9 @@ def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Lite
     return Execution(data_format, **values)
 
 
-def choose_cpu_kernels(settings: EngineSettings, arch: AnyArch, amp: AMP | None) -> Execution | None:
+def choose_cpu_kernels(
+    settings: EngineSettings, process: RuntimeSettings, arch: AnyArch, amp: AMP | None
+) -> Execution | None:
     """Returns the way that is usually fastest on a CPU, without a measurement; None to change nothing.
 
     It is for short computations, such as the features of a head: EfficientNet-Lite0 computes them in a third
@@ -261,7 +263,7 @@ def choose_cpu_kernels(settings: EngineSettings, arch: AnyArch, amp: AMP | None)
     if this machine lacks a library.
     """
     open_settings = list_open_settings(settings, arch)
-    fits = arch.single_network and is_tuned(settings, settings) and _number_format(amp) == "float32"
+    fits = arch.single_network and is_tuned(settings, process) and _number_format(amp) == "float32"
     if not fits or "fused_kernels" not in open_settings:
         return None
     from ppcls.arch.kernels.errors import KernelsUnavailableError

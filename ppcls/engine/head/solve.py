@@ -308,7 +308,7 @@ class _Rotation:
 
     def apply(self, features: Floats) -> Floats:
         """Returns the rotated features, [M, R]."""
-        rotated: Floats = (features - self.mean) @ self.components
+        rotated: Floats = ((features - self.mean) @ self.components).astype(np.float32, copy=False)
         return rotated
 
     def restore(self, model: LinearModel) -> LinearModel:
