@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import socket
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -24,6 +25,7 @@ _LOG_INTERVAL = 10.0  # minimum seconds between two log lines about the same eve
 _HEADERS = re.compile(rb".*?(?:\r\n\r\n|\n\n|\n\r\n|\Z)", re.DOTALL)
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _HANDSHAKE_SECONDS = 10.0  # seconds within which a client must complete the TLS handshake
+_CLOSING_SECONDS = 1.0  # seconds within which a client must answer that its TLS connection is closed
 
 
 class OpenConnections:
@@ -113,12 +115,19 @@ class _CountedSocket(socket.socket):
 
 
 class ServerLoop(asyncio.SelectorEventLoop):
-    """Event loop whose servers wait ten seconds for a TLS handshake. asyncio's default is a minute."""
+    """Event loop whose servers wait only shortly for clients that do not answer in TLS.
+
+    By default, asyncio waits a minute for a handshake, and 30 seconds for the answer to the end of a
+    connection. A client that does nothing would delay the end of the server as long. Python 3.10 does not
+    wait for this answer.
+    """
 
     async def create_server(self, *arguments: Any, **settings: Any) -> asyncio.Server:
         """Creates a server; see asyncio."""
         if settings.get("ssl") is not None:
             settings["ssl_handshake_timeout"] = _HANDSHAKE_SECONDS
+            if sys.version_info >= (3, 11):
+                settings["ssl_shutdown_timeout"] = _CLOSING_SECONDS
         return await super().create_server(*arguments, **settings)
 
 

@@ -133,12 +133,19 @@ def test_program_writes_the_file_without_the_check(exported: Path, tmp_path: Pat
     assert target.exists()
 
 
-@pytest.mark.parametrize("name", ["inference.json", "inference.pdiparams"])
-def test_files_that_are_damaged_or_exchanged_are_an_error(exported: Path, tmp_path: Path, name: str) -> None:
+def find_program(folder: Path) -> Path:
+    """Returns the program, whose format is that of the installed Paddle."""
+    (program,) = (file for file in folder.iterdir() if file.suffix in (".json", ".pdmodel"))
+    return program
+
+
+@pytest.mark.parametrize("part", ["program", "weights"])
+def test_files_that_are_damaged_or_exchanged_are_an_error(exported: Path, tmp_path: Path, part: str) -> None:
     copy = shutil.copytree(exported, tmp_path / "model")
-    program = copy / "inference.json"
+    program = find_program(copy)
     weights = copy / "inference.pdiparams"
-    file = copy / name
+    file = program if part == "program" else weights
+    name = file.name
     content = file.read_bytes()
     for damaged in (b"", content[: len(content) // 2], content + b"\0", b"{}", bytes(100)):
         file.write_bytes(damaged)
@@ -152,7 +159,7 @@ def test_files_that_are_damaged_or_exchanged_are_an_error(exported: Path, tmp_pa
 
 def test_program_of_excessive_size_is_rejected(exported: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(exported, tmp_path / "model")
-    program = copy / "inference.json"
+    program = find_program(copy)
     with program.open("r+b") as file:
         file.truncate(MAX_PROGRAM_BYTES + 1)
     with pytest.raises(UserError, match="expected at most 33,554,432 bytes, found 33,554,433"):
