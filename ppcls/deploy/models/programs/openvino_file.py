@@ -15,6 +15,7 @@ from ppcls.files import open_regular
 
 _LOOPS = frozenset({"if", "loop", "tensoriterator"})  # OpenVINO ignores the case
 _BODIES = frozenset({"body", "then_body", "else_body"})  # elements with the layers of such a layer
+_ENCODINGS = ("utf-8", "us-ascii")
 _SHOWN = 64  # characters of a name
 
 
@@ -48,9 +49,14 @@ def _check(data: bytes) -> None:
     def reject_entities(*_: object) -> None:
         raise ValueError("a document type is not supported, because it can define texts of any length")
 
+    def reject_encodings(_: str, encoding: str | None, __: int) -> None:
+        if encoding is not None and encoding.lower() not in _ENCODINGS:
+            raise ValueError(f"expected the encoding UTF-8, found {encoding[:_SHOWN]!r}")
+
     # OpenVINO has a parser of its own. Both read the same from UTF-8, but not from all other encodings.
     text = data.decode("utf-8")
     parser = expat.ParserCreate()
+    parser.XmlDeclHandler = reject_encodings
     parser.StartElementHandler = check_element
     parser.StartDoctypeDeclHandler = reject_entities
     parser.Parse(text, True)

@@ -50,6 +50,10 @@ ENTITIES = '<!DOCTYPE net [<!ENTITY a "aaaa">]>\n<net>&a;</net>'
         (b"PK\3\4", "not well-formed"),
         (NET.format("<layer>").encode(), "mismatched tag"),
         (NET.format("").encode("utf-16"), "codec can't decode"),
+        (
+            NET.format("").replace("?>", ' encoding="UTF-7"?>').encode(),
+            "expected the encoding UTF-8, found 'U",
+        ),
         (ENTITIES.encode(), "a document type is not supported"),
         (b"<net>" + b"<a>" * 200_000, "no element found"),
     ],
