@@ -60,6 +60,7 @@ SHORTER = {
     r"^ppcls train .*--epochs (8|10|20) .*": r"\g<0> --epochs 1",
     r"epochs=20": "epochs=1, image_size=32",
     r" photos \d+": " photos 32",
+    r" measure 'MobileNet\*'": " measure 'MobileNetV3_small_x0*'",
     r" --precision int8": r"\g<0> --calibration-images 16",
     r" --trials 50": " --trials 1",
     r" --profile 20:40": " --profile 1:3",

@@ -210,13 +210,13 @@ def test_run_waits_for_a_slow_tracker_that_still_receives_records(
 
     class SlowTracker:
         def log(self, values: dict[str, float], update: int) -> None:
-            time.sleep(0.1)
+            time.sleep(0.2)
             received.append(update)
 
         def finish(self, failed: bool) -> None:
             received.append(-1)
 
-    monkeypatch.setattr(background, "_CALL_SECONDS", 0.8)
+    monkeypatch.setattr(background, "_CALL_SECONDS", 2.0)  # less than all calls take
     logger = BackgroundLogger("mlflow", SlowTracker, do_nothing)
     for _ in range(12):
         logger.record(STEP)

@@ -147,7 +147,14 @@ def test_header_rejects_kinds_that_no_loader_decodes(name: str) -> None:
     assert str(caught.value) != NO_IMAGE
 
 
-@pytest.mark.parametrize("spec", SPECS[::2], ids=lambda spec: f"{spec.channels} {spec.dtype}")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(spec, id=f"{spec.channels} {spec.dtype}", marks=pytest.mark.slow if is_rare else ())
+        for spec in SPECS[::2]
+        for is_rare in [spec.channels in (2, 5)]
+    ],
+)
 def test_loaders_reject_the_same_files(spec: DecodeImage) -> None:
     accepted = accepted_by(spec)
     for name in [name for name in KINDS if name not in accepted]:
