@@ -23,7 +23,7 @@ from ppcls.cli.train import train
 from ppcls.registry import SOURCES
 
 
-@pytest.mark.parametrize("use_dali", [True, False])
+@pytest.mark.parametrize("use_dali", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_python_source_example_trains(
     tmp_path: Path, use_dali: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

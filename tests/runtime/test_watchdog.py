@@ -232,6 +232,7 @@ def test_terminal_shows_the_rank_that_failed_first(config: Path) -> None:
     assert re.search(cause, terminal, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_terminal_names_a_killed_rank(config: Path) -> None:
     code, terminal = launch_two_ranks(config, "train:die")
     assert code != 0
