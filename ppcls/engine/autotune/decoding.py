@@ -11,6 +11,7 @@ Decisions:
 - Without a measurement, both devices decode if there are 8 to 11 cores: on an H200 with 8 cores, ResNet-50
   reached 7,020 images/s with both, 6,290 with the GPU and 4,360 with the CPU; with 16 cores 7,750, 6,770 and
   8,310. With other numbers, `ppcls.data.loaders.dali.settings` chooses.
+- On a GPU with less than 32 GiB, only one device decodes, because each pipeline needs GPU memory.
 - Only the images of training may be decoded by both. Results of evaluations would otherwise depend on the
   number of processes.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.yaml import dump_yaml, read_yaml
+from ppcls.data.loaders.dali.settings import has_memory_for_pipelines
 from ppcls.data.loaders.section import Dali
 from ppcls.data.section import DataLoader, Split
 from ppcls.engine.autotune.autotune import (
@@ -104,6 +106,8 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
         "images": split.dataset.model_dump(mode="json"),
         "dali": split.loader.dali.model_dump(mode="json"),
     }
+    several = has_memory_for_pipelines(card)
+    possible = [way for way in _WAYS if several or way["decode_on"] != "both"]
     file = cache_folder("autotune") / f"{cache_key(facts)}.json"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,10 +115,10 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
             if file.is_file():
                 chosen = dict(json.loads(read_regular(file))["chosen"])
             elif count_updates(settings, split, config.class_count(training=True)) < MIN_UPDATES:
-                chosen = dict(choose_unmeasured(count))
+                chosen = dict(choose_unmeasured(count if several else 0))
             else:
                 yaml = dump_yaml(config.model_dump(mode="json"))
-                chosen, rates = choose(_WAYS, lambda ways: _measure(machine, cores, yaml, ways))
+                chosen, rates = choose(possible, lambda ways: _measure(machine, cores, yaml, ways))
                 write_text(file, json.dumps({"chosen": chosen, "images_per_second": rates}, indent=1))
         tuned = config.model_copy(update=_with_decoder(data, split, chosen))
     except (KeyError, OSError, TypeError, ValueError) as error:

@@ -130,6 +130,18 @@ def test_short_run_chooses_by_its_cores(
     assert timer.calls == 0
 
 
+def test_small_card_decodes_on_one_device(
+    make_config: Callable[..., Config], timer: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "selected_card", lambda: _Card("GPU-1", 24_000))
+    timer.rates = [100.0, 150.0]
+    assert way_of(choose_decoder(make_config(**GPU)))["decode_on"] == "gpu"
+    monkeypatch.setattr(module, "MIN_UPDATES", 1_000_000)
+    monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert way_of(choose_decoder(make_config(**GPU)))["decode_on"] == "auto"
+
+
 @pytest.mark.parametrize("way", [CPU_WAY, THIRD, {"decode_on": "auto", "gpu_share": None}])
 def test_resumed_run_repeats_the_choice_of_its_checkpoint(
     make_config: Callable[..., Config], timer: Timer, tmp_path: Path, way: dict[str, Any]

@@ -12,6 +12,7 @@ from typing import Any
 from ppcls.data.loaders.section import Dali
 from ppcls.data.transforms.specs import Op
 from ppcls.data.transforms.specs.fuse import fuse
+from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime
 
 _GPU_DECODER_SETTINGS = (
@@ -41,6 +42,8 @@ _GPU_SHARE = 1 / 2
 # the last image of a batch, the threads of the other one work. On an H200 with 16 cores, training reached
 # 8,310 images/s with two pipelines, and 7,450 to 8,160 with one.
 _TWO_PIPELINES_FROM = 8
+# Smallest GPU memory in MiB for several pipelines by default. Each of them needs memory for its batches.
+MEMORY_FOR_PIPELINES = 32 << 10
 _MAX_TURNS = 6  # maximum number of pipelines that take turns, each of which needs GPU memory
 # Number of CPU threads of a pipeline that decodes on the GPU, beside others. On an H200, 4 threads suffice
 # for 23,000 images/s.
@@ -189,7 +192,7 @@ def resolve_dali_settings(dali: Dali, runtime: Runtime, batch_bytes: int = 0) ->
     turns: tuple[bool, ...] = ()
     if on_gpu and dali.decode_on == "both":
         turns = share_turns(dali.gpu_share or _GPU_SHARE)
-    elif decode_on_cpu and threads >= _TWO_PIPELINES_FROM:
+    elif decode_on_cpu and threads >= _TWO_PIPELINES_FROM and has_memory_for_pipelines(runtime.card):
         turns = (False, False)
     cpu_decoder = {"use_fast_idct": True} if dali.jpeg_fast_idct else {}
     decoder = _gpu_decoder_options(dali) if on_gpu and not decode_on_cpu else cpu_decoder
@@ -206,6 +209,11 @@ def resolve_dali_settings(dali: Dali, runtime: Runtime, batch_bytes: int = 0) ->
         turns=turns,
         cpu_decoder=cpu_decoder if turns else {},
     )
+
+
+def has_memory_for_pipelines(card: Card | None) -> bool:
+    """Returns whether a card has enough memory for several pipelines; False if it is unknown."""
+    return card is not None and card.total >= MEMORY_FOR_PIPELINES
 
 
 def share_turns(share: float) -> tuple[bool, ...]:

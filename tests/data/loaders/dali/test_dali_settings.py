@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from ppcls.data.loaders.dali.settings import DaliSettings, resolve_dali_settings, share_turns
 from ppcls.data.loaders.section import Dali
+from ppcls.runtime.hardware import Card
 from ppcls.runtime.start import Runtime
 
 CPU = Runtime(cores=3)
@@ -106,7 +108,8 @@ def test_cache_decodes_whole_images() -> None:
 
 
 def gpu_with(cpus: set[int], cores: int | None = None) -> Runtime:
-    return Runtime(device="gpu", device_id=0, cores=cores or len(cpus), cpus=frozenset(cpus))
+    large = Card("GPU-1", 80_000)
+    return Runtime(device="gpu", device_id=0, cores=cores or len(cpus), cpus=frozenset(cpus), card=large)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4, 5, 8, 11, 12, 16, 64])
@@ -119,6 +122,8 @@ def test_threads_leave_a_core_to_the_training_thread(cores: int) -> None:
     assert settings.decode_on_cpu == (cores >= 12)
     assert settings.pipelines == (2 if cores >= 12 else 1)
     assert not any(settings.turns)
+    small = replace(gpu_with(cpus), card=Card("GPU-1", 24_000))
+    assert resolve_dali_settings(Dali(), small).pipelines == 1
     assert resolve_dali_settings(Dali(), Runtime(cores=cores)).threads == cores, "all on a CPU"
 
 
