@@ -35,8 +35,8 @@ class Dali(Section):
     """Device that decodes images if the GPU transforms them. `cpu` reduces the load on the GPU, but needs
     enough cores. `both`: the GPU decodes the share `gpu_share` of the batches, the CPU the others. `auto`: a
     training run of at least 10,000 updates measures which is fastest, unless `Global.autotune` is False or
-    an option of the GPU's decoder is set; shorter runs use `both` with 8 to 11 cores per process and a GPU of
-    at least 32 GiB. Otherwise `cpu` with at least 12 cores (or `num_threads`) per process, else `gpu`."""
+    an option of the GPU's decoder is set; otherwise `cpu` with at least 12 cores (or `num_threads`) per
+    process, else `gpu`."""
     gpu_share: Annotated[Part | None, _AUTO] = None
     """Share of the batches that the GPU decodes with `decode_on: both`, between 0 and 1, rounded to a
     fraction from 1/6 to 5/6, with a denominator of at most 6; `auto`: 1/2. Which batches these are depends

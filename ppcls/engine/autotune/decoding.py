@@ -8,9 +8,9 @@ Decisions:
 - A resumed run repeats the choice of its checkpoint, whose config contains it, because CPUs and GPUs decode
   to slightly different pixels.
 - Of several processes on a machine, one measures with its share of the cores, and all use its choice.
-- Without a measurement, both devices decode if there are 8 to 11 cores: on an H200 with 8 cores, ResNet-50
-  reached 7,020 images/s with both, 6,290 with the GPU and 4,360 with the CPU; with 16 cores 7,750, 6,770 and
-  8,310. With other numbers, `ppcls.data.loaders.dali.settings` chooses.
+- Without a measurement, `ppcls.data.loaders.dali.settings` chooses one of the devices. On an H200 with 8
+  cores, a prototype trained ResNet-50 at 7,020 images/s with both, 6,290 with the GPU and 4,360 with the CPU;
+  with 16 cores 7,750, 6,770 and 8,310. `both` itself has not run on a GPU, so it is not used unmeasured.
 - On a GPU with less than 32 GiB, only one device decodes, because each pipeline needs GPU memory.
 - Only the images of training may be decoded by both. Results of evaluations would otherwise depend on the
   number of processes.
@@ -63,8 +63,6 @@ _WAYS: Sequence[Way] = (
 )
 _PLAN = {"warm_up": 8, "settle": 1.0, "seconds": 3.0}  # fields of `TimingPlan`, for each way
 _TIMEOUT = 240.0  # seconds for all ways
-_MIN_CORES_FOR_BOTH = 8
-_MIN_CORES_FOR_CPU = 12  # from here on, `ppcls.data.loaders.dali.settings` selects the CPU
 _USED_FROM = 1.02  # a way is used if its speed, relative to the best way so far, is above this value
 
 
@@ -115,7 +113,7 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
             if file.is_file():
                 chosen = dict(json.loads(read_regular(file))["chosen"])
             elif count_updates(settings, split, config.class_count(training=True)) < MIN_UPDATES:
-                chosen = dict(choose_unmeasured(count if several else 0))
+                return config
             else:
                 yaml = dump_yaml(config.model_dump(mode="json"))
                 chosen, rates = choose(possible, lambda ways: _measure(machine, cores, yaml, ways))
@@ -127,13 +125,6 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
     if chosen["decode_on"] != "auto":
         log(f"decodes images on {describe(chosen)} (DataLoader.Train.loader.dali.decode_on)")
     return tuned
-
-
-def choose_unmeasured(cores: int) -> Way:
-    """Returns how a run without a measurement decodes, from its number of cores per process."""
-    if _MIN_CORES_FOR_BOTH <= cores < _MIN_CORES_FOR_CPU:
-        return {"decode_on": "both", "gpu_share": None}
-    return {"decode_on": "auto", "gpu_share": None}
 
 
 def describe(way: Way) -> str:

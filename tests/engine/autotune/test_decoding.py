@@ -13,7 +13,7 @@ import pytest
 
 from ppcls.config.base.yaml import dump_yaml
 from ppcls.engine.autotune import decoding as module
-from ppcls.engine.autotune.decoding import choose, choose_decoder, choose_unmeasured, read_decoder
+from ppcls.engine.autotune.decoding import choose, choose_decoder, read_decoder
 from ppcls.engine.autotune.processes import MeasurementFailed, Sample
 from ppcls.engine.autotune.worker import measure
 from ppcls.recipe.schema import Config
@@ -116,17 +116,12 @@ def test_other_runs_are_unchanged(
     assert timer.calls == 0
 
 
-@pytest.mark.parametrize(
-    ("cores", "way"), [(1, "auto"), (7, "auto"), (8, "both"), (11, "both"), (12, "auto"), (64, "auto")]
-)
-def test_short_run_chooses_by_its_cores(
-    make_config: Callable[..., Config], timer: Timer, monkeypatch: pytest.MonkeyPatch, cores: int, way: str
+def test_short_run_is_not_measured(
+    make_config: Callable[..., Config], timer: Timer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose_unmeasured(cores)["decode_on"] == way
     monkeypatch.setattr(module, "MIN_UPDATES", 1_000_000)
-    monkeypatch.setattr(module, "usable_cores", lambda: cores)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert way_of(choose_decoder(make_config(**GPU))) == {"decode_on": way, "gpu_share": None}
+    config = make_config(**GPU)
+    assert choose_decoder(config) is config
     assert timer.calls == 0
 
 
@@ -136,10 +131,6 @@ def test_small_card_decodes_on_one_device(
     monkeypatch.setattr(module, "selected_card", lambda: _Card("GPU-1", 24_000))
     timer.rates = [100.0, 150.0]
     assert way_of(choose_decoder(make_config(**GPU)))["decode_on"] == "gpu"
-    monkeypatch.setattr(module, "MIN_UPDATES", 1_000_000)
-    monkeypatch.setattr(module, "usable_cores", lambda: 8)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert way_of(choose_decoder(make_config(**GPU)))["decode_on"] == "auto"
 
 
 @pytest.mark.parametrize("way", [CPU_WAY, THIRD, {"decode_on": "auto", "gpu_share": None}])
