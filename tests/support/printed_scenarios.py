@@ -123,6 +123,10 @@ SCENARIOS = {
     "ppcls/deploy/bundle/card.py: command_line('infer', '--model', '.', bundle.golden[0].image)": Scenario(
         f"{BUNDLE} && cat bundle/README.md", "cd bundle && PRINTED"
     ),
+    "ppcls/deploy/models/programs/formats.py: "
+    "command_line('verify', folder, '--extract', 'FOLDER')": Scenario(
+        f"{BUNDLE} && ppcls infer --model bundle.zip 'my pets'", values={"FOLDER": "extracted"}
+    ),
     "ppcls/engine/head/expectation.py: "
     "command_line('train', '-c', self.output / 'config.yaml', *options, '--output', output)": Scenario(
         "ppcls train 'my pets' --pretrained --model EfficientNet_lite0 --image-size 32 --epochs 1 --output "

@@ -36,12 +36,13 @@ COMMANDS: dict[str, Command[Any]] = {
 COMMANDS |= models.commands | index.commands
 COMMANDS |= {
     name: dataset_cli.main.commands[name]
-    for name in ("split", "resize", "stats", "check", "audit", "convert")
+    for name in ("split", "resize", "stats", "check", "audit", "convert", "labels")
 }
 REQUIRED = {  # arguments without which a command reports what is missing
     "split": "pictures --out lists",
     "resize": "pictures --max-size 8 --out small",
     "stats": "pictures",
+    "labels": "labels.csv",
     "check": "pictures",
     "audit": "pictures",
     "tune": "-c quickstart",
@@ -121,6 +122,8 @@ def test_each_command_explains_options_of_other_tools(command: str) -> None:
         ("calibrate", "--weights runs/pets", "--model runs/pets"),
         ("runs runs", "--output a.html", "--html a.html"),
         ("runs runs", "--sort date", "its page sorts them"),
+        ("serve --model runs/pets", "--bind 0.0.0.0:80", "--host 0.0.0.0 --port 8000"),
+        ("labels labels.csv", "--label-col breed", "--label-column breed"),
         ("doctor", "--gpu 0", "all devices and packages are checked"),
         ("doctor", "--fix", "nothing is installed"),
         (
