@@ -4,8 +4,7 @@ Decisions:
 
 - The measurement is part of the process that trains afterwards. Importing Paddle takes seconds, which a
   measurement in a child process would need twice.
-- It takes a small share of the given time, but at least two updates and two batches of an evaluation. If a
-  head will be fitted anyway, no update is measured.
+- It takes a small share of the given time, but at least two updates and two batches of an evaluation.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ppcls.engine.head.features import FeatureModel
 from ppcls.engine.head.solve import HeadSamples, fit_head
 from ppcls.engine.loop import Run
 from ppcls.errors import UserError
-from ppcls.search.time_plan import FIT_ROWS, Measured, has_few_images
+from ppcls.search.time_plan import FIT_ROWS, Measured
 
 _SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
 _MOST_SECONDS = 20.0
@@ -57,13 +56,20 @@ def measure_speed(build: Callable[[], Run], classes: int, seconds: float) -> Mea
             features = evaluation / max(1, evaluated) * images
         width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
         fit = _time_fit(width, classes) if width is not None else 0.0
-        epoch = 0.0
-        if width is None or not has_few_images(images, classes):
-            epoch = _time_epoch(run, share)
+        epoch = _time_epoch(run, share)
     finally:
         run.release()
     return Measured(
-        images, epoch, evaluation, features, fit, width is not None, start, start - before, used=_age()
+        images,
+        epoch,
+        run.state.updates_per_epoch,
+        evaluation,
+        features,
+        fit,
+        can_fit=width is not None,
+        start=start,
+        build=start - before,
+        used=_age(),
     )
 
 

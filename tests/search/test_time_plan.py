@@ -19,6 +19,7 @@ MEASURED = st.builds(
     Measured,
     images=st.integers(1, 50_000),
     epoch=SECONDS,
+    updates=st.integers(1, 3000),
     evaluation=SECONDS,
     features=SECONDS,
     fit=SECONDS,
@@ -59,7 +60,7 @@ def test_a_plan_ends_in_time_or_the_error_names_the_time(
             "54 epochs of training with 224 x 224 pixels, about 573 s in all, because the time suffices",
         ),
         (140, True, 1000, "18 epochs of training with 160 x 160 pixels"),
-        (640, True, 100, "a head on frozen features with 224 x 224 pixels"),
+        (300, True, 100, "47 epochs of training with 160 x 160 pixels, about 273 s in all, because larger"),
         (640, False, 100, "54 epochs of training with 224 x 224 pixels"),
         (60, True, 300, "29 epochs of training with 64 x 64 pixels"),
         (39, True, 100, "a head on frozen features with"),
@@ -73,13 +74,13 @@ def test_a_plan_ends_in_time_or_the_error_names_the_time(
     ],
 )
 def test_plans(seconds: float, pretrained: bool, images: int, expected: str) -> None:
-    measured = Measured(images, 8.0, 2.0, 4.0, 0.3, pretrained, start=10.0, build=2.0, used=21.0)
+    measured = Measured(images, 8.0, 7, 2.0, 4.0, 0.3, pretrained, start=10.0, build=2.0, used=21.0)
     plan = plan_run(measured, seconds, 10, 224, resizable=True)
     assert plan.describe().startswith(f"plan: {expected}")
 
 
 def test_too_little_time_is_an_error_with_the_time_that_is_needed() -> None:
-    measured = Measured(1000, 8.0, 2.0, 4.0, 0.3, False, start=10.0, build=2.0, used=21.0)
+    measured = Measured(1000, 8.0, 7, 2.0, 4.0, 0.3, False, start=10.0, build=2.0, used=21.0)
     with pytest.raises(UserError, match=r"took 21 s, .* within 25 s; expected at least 34 s; choose more"):
         plan_run(measured, 25.0, 10, 224, resizable=True)
 
