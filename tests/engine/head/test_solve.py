@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,3 +91,19 @@ def test_the_minimum_is_that_of_scikit_learn() -> None:
     expected = LogisticRegression(C=fitted.strength, max_iter=1000).fit(scaled, labels).predict_proba(scaled)
     found = to_probabilities(fitted.model.logits(features), several=False)
     np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_predictions_do_not_depend_on_other_held_out_images() -> None:
+    """Components of all images would, and cross-validation would then choose too little regularization."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    features = (np.eye(3, 200)[labels] * 3 + rng.standard_normal((60, 200))).astype(np.float32)
+    samples = HeadSamples(features, np.arange(60), np.ones(60, np.bool_), labels, 3)
+    _, held_out = next(iter(split_folds(samples, 5, 0)))
+    changed, *others = np.flatnonzero(held_out)
+    other = features.copy()
+    other[changed] *= 30
+    before = predict_out_of_fold(samples, 5, 0, strength=1.0)
+    after = predict_out_of_fold(replace(samples, features=other), 5, 0, strength=1.0)
+    np.testing.assert_allclose(after[others], before[others], rtol=1e-4)
+    assert not np.allclose(after[~held_out], before[~held_out], rtol=1e-4)
