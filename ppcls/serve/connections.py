@@ -118,8 +118,8 @@ class ServerLoop(asyncio.SelectorEventLoop):
     """Event loop whose servers wait only shortly for clients that do not answer in TLS.
 
     By default, asyncio waits a minute for a handshake, and 30 seconds for the answer to the end of a
-    connection. A client that does nothing would delay the end of the server as long. Python 3.10 does not
-    wait for this answer.
+    connection. A client that does nothing would delay the end of the server as long. With Python 3.10, which
+    has no such setting, it delays the end until the time that the server grants to requests is over.
     """
 
     async def create_server(self, *arguments: Any, **settings: Any) -> asyncio.Server:
