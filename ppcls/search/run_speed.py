@@ -28,6 +28,7 @@ from ppcls.search.time_plan import FIT_ROWS, Measured
 
 _SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
 _MOST_SECONDS = 20.0
+_MOST_SHARE = 0.7  # of the time, for the start and the measurement
 _MOST_BATCHES = 8  # of an evaluation
 _FOLDS = 5
 
@@ -41,12 +42,14 @@ def measure_speed(build: Callable[[], Run], classes: int, seconds: float) -> Mea
         seconds: Duration that the user asked for, of which the measurement takes a small share.
 
     Raises:
-        UserError: Training would fail as well, for example because of a bad image.
+        UserError: Training would fail as well, for example because of a bad image; or the measurement takes
+            too long.
     """
     before = _age()
     run = build()
     start = _age()
     try:
+        _check_age(seconds)
         share = min(_SHARE * seconds, _MOST_SECONDS)
         images = len(run.state.loader.index)
         evaluation, features = 0.0, 0.0
@@ -54,8 +57,10 @@ def measure_speed(build: Callable[[], Run], classes: int, seconds: float) -> Mea
             evaluation = _time_evaluation(run, run.evaluator, share)
             evaluated = sum(len(loader.index) for loader in run.evaluator.loaders.values())
             features = evaluation / max(1, evaluated) * images
+            _check_age(seconds)
         width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
         fit = _time_fit(width, classes) if width is not None else 0.0
+        _check_age(seconds)
         epoch = _time_epoch(run, share)
     finally:
         run.release()
@@ -77,6 +82,15 @@ def _age() -> float:
     """Returns the number of seconds since the start of the process."""
     age: float = time.time() - psutil.Process().create_time()
     return age
+
+
+def _check_age(seconds: float) -> None:
+    age = _age()
+    if age > _MOST_SHARE * seconds:
+        raise UserError(
+            f"--time: the start and the measurement took {age:.0f} s of {seconds:.0f} s, and had not ended; "
+            "choose more time or a smaller --model, or end other programs"
+        )
 
 
 def _time_evaluation(run: Run, evaluator: Evaluator, seconds: float) -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from ppcls.cli.train import train
 from ppcls.engine.dry_run import DryRun, DryRunFigures
@@ -126,3 +129,28 @@ def test_contradictory_options(more: list[str], message: str, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         train(["pictures", *more])
     assert message in capsys.readouterr().err
+
+
+def test_a_measurement_that_takes_too_long_is_an_error_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = np.full((32, 32, 3), 20 * number, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{number}.png")
+    output = tmp_path / "run"
+    options = [
+        "--time",
+        "1s",
+        "--output",
+        str(output),
+        "--model",
+        "MobileNetV3_small_x0_35",
+        "--device",
+        "cpu",
+    ]
+    images = str(tmp_path / "pictures")
+    assert train([images, *options, "-o", "Arch.pretrained=False", "Global.use_dali=False"])
+    assert re.search(r"took \d+ s of 1 s.*choose more time", capsys.readouterr().err)
+    assert not output.exists()
