@@ -75,9 +75,6 @@ SCENARIOS = {
         f"{BUNDLE} && python -c \"from ppcls import Classifier; Classifier.from_bundle('bundle.zip')\"",
         values={"FOLDER": "extracted"},
     ),
-    "ppcls/deploy/models/programs/formats.py: command_line('verify', folder, '--extract', 'FOLDER')": Scenario(  # noqa: E501
-        f"{BUNDLE} && ppcls infer --model bundle.zip photo.jpg", values={"FOLDER": "extracted"}
-    ),
     "ppcls/cli/arguments/parser.py: set_keys({written.lstrip('-'): value})": Scenario(
         "ppcls train 'my pets' --Global.epochs 3", "ppcls train 'my pets' --print-config PRINTED"
     ),
