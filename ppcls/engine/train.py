@@ -29,6 +29,7 @@ from ppcls.engine.profiling.peak_memory import explain_out_of_memory
 from ppcls.engine.recording import Recording
 from ppcls.engine.setup import build_run
 from ppcls.errors import MissedTargetError, SignalExit, counted
+from ppcls.files.urls import is_url
 from ppcls.report.confusion import class_name, label_scores
 from ppcls.report.console import clock
 from ppcls.report.record import LabelOutcomes, Outcomes
@@ -148,7 +149,10 @@ def summarize(
             root = run.state.config.DataLoader.need_train().dataset.auditable_root
             yield advise(outcomes.confusion, all_names, run.gap.trained("top1"), root)
         yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
-    model = output_dir if run.checkpoints.has_best() else output_dir / LATEST
+    address = run.state.config.Global.output_dir
+    model: str | Path = output_dir if run.checkpoints.has_best() else output_dir / LATEST
+    if is_url(address):  # the folder is a copy on this machine
+        model = address
     trust = ["--trust"] if run.state.config.Global.import_modules else []
     yield f"predict: {command_line('infer', '--model', model, *trust, 'IMAGE')}"
     yield f"export:  {command_line('export', '--model', model, *trust)}"

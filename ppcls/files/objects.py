@@ -230,7 +230,9 @@ class Objects:
                 if delay is None:
                     place = f"{self.url}/{name}" if name else self.url
                     reason = " ".join(str(error).split()) or type(error).__name__
-                    raise StorageError(f"{place}: can't {verb} this object: {reason}") from None
+                    raise StorageError(
+                        f"{place}: can't {verb} this object: {reason}; check the network and the credentials"
+                    ) from None
             if self._system is system:  # otherwise, another thread has connected again
                 self._system = None
             time.sleep(delay)

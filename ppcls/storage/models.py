@@ -6,14 +6,17 @@ not be uploaded yet, so a download for a prediction must never write to that cop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ppcls.errors import UserError
-from ppcls.files.objects import Objects
+from ppcls.files.objects import ObjectInfo, Objects, StorageError
 from ppcls.files.urls import is_url, local_path
 from ppcls.storage.run_copy import SAFE_NAME, RunCopy
+from ppcls.weights.download import lock_file
 from ppcls.weights.store import BEST, LATEST, newest
 
+_DOWNLOADS = 5  # attempts, if the objects of a model change meanwhile
 _WEIGHTS = "model.safetensors"  # a constant of `ppcls.weights.files`, which imports NumPy
 
 
@@ -60,21 +63,60 @@ def fetch_model(url: str) -> Path:
     run_folder = local_path(url)
     copy = run_folder.with_name(f"{run_folder.name}-model")
     copy.parent.mkdir(parents=True, exist_ok=True)
+    missing = UserError(f"{url}: nothing found at this address; expected a file, a model folder or a run")
     if objects.is_object():
-        copy.mkdir(exist_ok=True)
-        file = copy / url.rstrip("/").rpartition("/")[2]  # keeps the suffix, which names the format
-        objects.download("", file)
-        return file
+        name = url.rstrip("/").rpartition("/")[2]  # keeps the suffix, which names the format
+        if not (files := _download_unchanged(objects, copy, {"": name})):
+            raise missing
+        return files[0]
     run = RunCopy(url, copy)
     if (run.pull(roles=BEST) and (copy / BEST).exists()) or run.pull(roles=LATEST):
         return copy
-    sizes = objects.sizes()
-    if not sizes:
-        raise UserError(f"{url}: nothing found at this address; expected a file, a model folder or a run")
-    names = [name for name in sizes if SAFE_NAME.fullmatch(name)]
-    for name in names:
-        objects.download(name, copy / name)
+    if not (files := _download_unchanged(objects, copy)):
+        raise missing
     for file in [path for path in copy.rglob("*") if path.is_file()]:
-        if file.relative_to(copy).as_posix() not in names:
+        if file not in files:
             file.unlink()  # of an earlier model at this address
     return copy
+
+
+def _download_unchanged(objects: Objects, folder: Path, names: Mapping[str, str] | None = None) -> list[Path]:
+    """Downloads objects that are not replaced meanwhile, and returns their files.
+
+    Libraries read large objects in parts, and a model consists of several objects. If somebody uploads
+    another model during the download, the files would be a mixture of both.
+
+    Args:
+        objects: Address of the model.
+        folder: Folder for the files.
+        names: Name of the file of each object; None for all objects below the address.
+
+    Raises:
+        StorageError: The objects changed during each attempt.
+    """
+
+    def read_infos() -> dict[str, ObjectInfo]:
+        if names is None:
+            return {name: info for name, info in objects.infos().items() if SAFE_NAME.fullmatch(name)}
+        try:
+            return {name: objects.info(name) for name in names}
+        except FileNotFoundError:
+            return {}
+
+    with lock_file(folder.with_name(f".{folder.name}.files.lock")):
+        before = read_infos()
+        for _ in range(_DOWNLOADS):
+            files = [folder / (name if names is None else names[name]) for name in before]
+            try:
+                for name, file in zip(before, files, strict=True):
+                    objects.download(name, file)
+            except FileNotFoundError:
+                files = []  # removed after it was listed
+            after = read_infos()
+            if (files and after == before) or not before:
+                return files
+            before = after
+    raise StorageError(
+        f"{objects.url}: the objects changed during each of {_DOWNLOADS} downloads; try again when the "
+        "upload of the model is finished"
+    )

@@ -7,6 +7,8 @@ Decisions:
   process killed in between leaves a checkpoint that nobody counts as one, and never loses the one before.
 - A checkpoint is removed from the storage only after a newer one is complete and ``links.json`` names it.
 - What was downloaded is compared with the digests of the manifest before it counts as a checkpoint.
+- A run that trains elsewhere can replace its checkpoints during a download. The links then differ afterwards,
+  and the download starts again.
 - Checkpoints ``epoch_N`` are not downloaded when a run is resumed on a new machine, and stay in the storage.
 """
 
@@ -30,6 +32,7 @@ from ppcls.weights.manifest import MANIFEST, DamagedError, read_manifest, verify
 from ppcls.weights.store import LATEST, Store
 
 LINKS = "links.json"
+_DOWNLOADS = 5  # attempts, if a run that trains elsewhere replaces its checkpoints meanwhile
 _PROBE = ".probe"  # hidden, so it is no file of a run
 _CHECKPOINTS = "checkpoints/"
 _ROLE = re.compile(r"latest|best_model(_\d+)?|epoch_\d+")
@@ -93,19 +96,19 @@ class RunCopy:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(self.folder.with_name(f".{self.folder.name}.lock")):
             links = self._read_links()
-            fetched = {role: target for role, target in links.items() if re.fullmatch(roles, role)}
-            if not fetched:
-                return Store(self.folder).holds_run()
-            if self._is_current(fetched):
-                return True
-            sizes = self._objects.sizes()
-            for target in sorted(set(fetched.values())):
-                self._fetch_checkpoint(target, sizes)
-            self._fetch_files(sizes)
-            store = Store(self.folder)
-            for role, target in fetched.items():
-                store.link(role, self.folder / target)
-            return True
+            for _ in range(_DOWNLOADS):
+                fetched = {role: target for role, target in links.items() if re.fullmatch(roles, role)}
+                try:
+                    return self._fetch(fetched)
+                except (UserError, FileNotFoundError):
+                    earlier = links
+                    links = self._read_links()
+                    if links == earlier:
+                        raise
+        raise StorageError(
+            f"{self.url}: another machine replaced checkpoints during each of {_DOWNLOADS} downloads; "
+            "try again later"
+        )
 
     def push(self) -> None:
         """Uploads what has changed: first complete checkpoints, then the other files, and last the links.
@@ -127,6 +130,21 @@ class RunCopy:
         if links != earlier:
             self._objects.write(LINKS, (json.dumps(links, indent=2, sort_keys=True) + "\n").encode())
         self._remove_unlinked(links, sizes)
+
+    def _fetch(self, links: Mapping[str, str]) -> bool:
+        """Downloads the checkpoints of links and the other files; see `pull`."""
+        if not links:
+            return Store(self.folder).holds_run()
+        if self._is_current(links):
+            return True
+        sizes = self._objects.sizes()
+        for target in sorted(set(links.values())):
+            self._fetch_checkpoint(target, sizes)
+        self._fetch_files(sizes)
+        store = Store(self.folder)
+        for role, target in links.items():
+            store.link(role, self.folder / target)
+        return True
 
     def _read_links(self) -> dict[str, str]:
         """Returns the checkpoint of each link, such as ``checkpoints/step_00000360``."""

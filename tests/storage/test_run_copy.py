@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_download_killed_at_any_request_leaves_nothing_that_counts_as_a_run(
         with monkeypatch.context() as patched:
 
             def kill(name: str, count: int, after: bool, at: int = number) -> None:
-                if count == at and after:
+                if count == at and not after:
                     raise Killed
 
             on_requests(patched, kill)
@@ -214,6 +215,93 @@ def test_download_killed_at_any_request_leaves_nothing_that_counts_as_a_run(
         assert not list(copy.folder.rglob(".*"))
         number += 1
     assert number > 5
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_download_during_which_the_run_saves_checkpoints_has_whole_ones(
+    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine replaces the latest and the best checkpoint at any request of the download."""
+    number = 0
+    finished = False
+    while not finished:
+        MemoryFileSystem.store.clear()
+        run = RunCopy(URL, tmp_path / f"run{number}")
+        save(run.folder, 1, (LATEST, BEST))
+        run.push()
+        save(run.folder, 2, (LATEST, BEST))
+        finished = True
+        with monkeypatch.context() as patched:
+
+            def replace(name: str, count: int, after: bool, at: int = number, trained: RunCopy = run) -> None:
+                nonlocal finished
+                if count == at and after == done:
+                    finished = False
+                    trained.push()
+
+            on_requests(patched, replace)
+            copy = RunCopy(URL, tmp_path / f"copy{number}")
+            assert copy.pull()
+        assert verify(copy.folder / LATEST).update == verify(copy.folder / BEST).update
+        number += 1
+    assert number > 5
+
+
+def test_download_from_a_run_that_saves_without_end_is_an_error_for_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunCopy(URL, tmp_path / "run")
+    save(run.folder, 1)
+    run.push()
+    updates = iter(range(2, 1_000))
+    saves = threading.Lock()
+
+    def replace(name: str, count: int, after: bool) -> None:
+        if name == "find" and after and saves.acquire(blocking=False):  # not for its own requests
+            save(run.folder, next(updates))
+            run.push()
+            saves.release()
+
+    on_requests(monkeypatch, replace)
+    with pytest.raises(StorageError, match="another machine replaced checkpoints during each of 5 downloads"):
+        RunCopy(URL, tmp_path / "copy").pull()
+
+
+MODELS = "memory://bucket/models"
+
+
+@pytest.mark.parametrize("address", [MODELS, f"{MODELS}/model.onnx"], ids=["folder", "file"])
+def test_model_that_is_replaced_during_its_download_is_never_a_mixture(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its objects are replaced before any request, and one disappears."""
+    objects_of_model = Objects(MODELS)
+    number = 0
+    finished = False
+    while not finished:
+        objects_of_model.write("model.onnx", b"old model")
+        objects_of_model.write("inference.yml", b"old settings")
+        objects_of_model.write("labels.txt", b"old names")
+        finished = True
+        with monkeypatch.context() as patched:
+
+            def replace(name: str, count: int, after: bool, at: int = number) -> None:
+                nonlocal finished
+                if count == at and not after:
+                    finished = False
+                    objects_of_model.remove(["labels.txt"])
+                    objects_of_model.write("model.onnx", b"new model")
+                    objects_of_model.write("inference.yml", b"new settings")
+
+            on_requests(patched, replace)
+            path = model_path(address)
+        files = [path] if path.is_file() else sorted(path.iterdir())
+        contents = {file.name: file.read_bytes().partition(b" ")[0] for file in files}
+        assert len(set(contents.values())) == 1, contents
+        if path.is_dir():
+            assert len(contents) == (3 if contents["model.onnx"] == b"old" else 2)
+        number += 1
+    assert number > 1
 
 
 @pytest.mark.parametrize("failures", [1, 2])

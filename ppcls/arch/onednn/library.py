@@ -1,11 +1,19 @@
 """Loads oneDNN and executes its primitives on Paddle's tensors (https://uxlfoundation.github.io/oneDNN/).
 
 The constants and functions are those of oneDNN's C interface, version 3.
+
+Decisions:
+- All threads share primitives, because models of the same architecture and image size need the same ones, and
+  because it takes milliseconds to create one. A primitive keeps the addresses of its operands while it is
+  executed, so a lock admits one thread at a time.
+- The memory for intermediate results belongs to the call. That of the library belongs to the thread that created
+  the primitive, and another thread would use none.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
@@ -21,6 +29,7 @@ _CPU = 1  # dnnl_cpu
 _IN_ORDER = 1  # dnnl_stream_in_order
 _FLOAT32 = 3  # dnnl_f32
 _ANY_TAG = 1  # dnnl_format_tag_any
+_USER_SCRATCHPAD = 1  # dnnl_scratchpad_mode_user
 NHWC = "acdb"  # order of axes of NHWC images, see `tensor_format`
 _LIBRARIES = ("libdnnl.so*", "libmkldnn.so*", "libdnnl*.dylib", "mkldnn.dll")
 
@@ -43,6 +52,7 @@ class Argument(IntEnum):
     SCALE = 51
     SHIFT = 52
     WORKSPACE = 64
+    SCRATCHPAD = 80
     SOURCE_GRADIENT = 129
     TARGET_GRADIENT = 145
     WEIGHTS_GRADIENT = 161
@@ -60,6 +70,7 @@ _QUERIES = {
     Argument.TARGET: 133,
     Argument.TARGET_GRADIENT: 134,
     Argument.WORKSPACE: 135,
+    Argument.SCRATCHPAD: 136,
 }
 
 
@@ -87,6 +98,7 @@ class Library:
 
     Attributes:
         version: Version of the library.
+        lock: Lock that a thread holds while it executes a primitive.
 
     Raises:
         OneDnnUnavailableError: Paddle has no oneDNN of version 3.
@@ -101,10 +113,14 @@ class Library:
             raise OneDnnUnavailableError(f"expected oneDNN {_MAJOR}, got {version.major}.{version.minor}")
         self._library.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
         self._library.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        self.lock = threading.Lock()
         self.engine = Handle()
         self.stream = Handle()
+        self.attributes = Handle()
         self.call("dnnl_engine_create", ctypes.byref(self.engine), _CPU, ctypes.c_size_t(0))
         self.call("dnnl_stream_create", ctypes.byref(self.stream), self.engine, _IN_ORDER)
+        self.call("dnnl_primitive_attr_create", ctypes.byref(self.attributes))
+        self.call("dnnl_primitive_attr_set_scratchpad_mode", self.attributes, _USER_SCRATCHPAD)
 
     def call(self, name: str, *arguments: object) -> None:
         """Calls the function ``name``.
@@ -179,11 +195,11 @@ def describe_primitive(create: str, *arguments: object) -> Handle:
 
     Args:
         create: Name of the operation in ``dnnl_*_primitive_desc_create``.
-        arguments: Arguments of that function, without the first two and the attributes.
+        arguments: Arguments of that function, without the first two and the last one, the attributes.
     """
     description = Handle()
     name = f"dnnl_{create}_primitive_desc_create"
-    library().call(name, ctypes.byref(description), library().engine, *arguments, None)
+    library().call(name, ctypes.byref(description), library().engine, *arguments, library().attributes)
     return description
 
 
@@ -203,6 +219,12 @@ class Primitive:
             memory = Handle()
             library().call("dnnl_memory_create", ctypes.byref(memory), memory_format, library().engine, None)
             self._memories[argument] = memory
+        scratchpad = library().query_format(description, Argument.SCRATCHPAD)
+        self._scratchpad_size = library().size(scratchpad) if scratchpad else 0
+        if self._scratchpad_size:
+            memory = Handle()
+            library().call("dnnl_memory_create", ctypes.byref(memory), scratchpad, library().engine, None)
+            self._memories[Argument.SCRATCHPAD] = memory
         pairs = [_ArgumentMemory(argument, memory) for argument, memory in self._memories.items()]
         self._arguments = (_ArgumentMemory * len(pairs))(*pairs)
 
@@ -213,10 +235,14 @@ class Primitive:
             tensors: Contiguous tensors with the memory of all operands.
         """
         call = library().call
-        for argument, memory in self._memories.items():
-            call("dnnl_memory_set_data_handle", memory, Handle(tensors[argument].data_ptr()))
+        operands = dict(tensors)
+        if self._scratchpad_size:
+            operands[Argument.SCRATCHPAD] = paddle.empty([self._scratchpad_size], dtype="uint8")
         count = len(self._arguments)
-        call("dnnl_primitive_execute", self._primitive, library().stream, count, self._arguments)
+        with library().lock:
+            for argument, memory in self._memories.items():
+                call("dnnl_memory_set_data_handle", memory, Handle(operands[argument].data_ptr()))
+            call("dnnl_primitive_execute", self._primitive, library().stream, count, self._arguments)
 
 
 class Reorder:
@@ -234,7 +260,7 @@ class Reorder:
             return
         engine = library().engine
         description = Handle()
-        arguments = (source, engine, target, engine, None)
+        arguments = (source, engine, target, engine, library().attributes)
         library().call("dnnl_reorder_primitive_desc_create", ctypes.byref(description), *arguments)
         formats = {Argument.SOURCE: source, Argument.TARGET: target}
         self._primitive = Primitive(description, formats)
