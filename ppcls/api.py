@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ppcls.config.base.problems import show
 from ppcls.deploy.models.source import find_weights
@@ -37,8 +37,7 @@ if TYPE_CHECKING:  # these modules import Paddle
     from ppcls.data.views import ViewKind
     from ppcls.engine.core.hooks import ProfileWindow
     from ppcls.engine.core.networks import Losses
-    from ppcls.engine.core.precision import Precision
-    from ppcls.engine.core.settings import AMP, CheckpointSettings
+    from ppcls.engine.core.settings import CheckpointSettings
     from ppcls.engine.core.state import TrainState
     from ppcls.engine.evaluation.evaluate import EvalResult
     from ppcls.runtime.start import Runtime
@@ -219,8 +218,10 @@ def evaluate(
     if own_process:
         start = session.dedicated(config.Global, local_path(config.Global.output_dir), logged=False)
     with start as runtime, interruptible() if own_process else nullcontext():
+        from ppcls.arch.fuse import InferenceLayers
         from ppcls.data.bad_images.lists import suggest_skipping
         from ppcls.data.views import ImageViews
+        from ppcls.engine.core.precision import build_precision
         from ppcls.engine.evaluation.evaluate import build_evaluator
         from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
         from ppcls.engine.evaluation.views import AveragedLogits, data_for_views
@@ -230,7 +231,13 @@ def evaluate(
         data, notes = label_by_names(config.DataLoader, config.Arch.class_num, weights)
         if runtime.is_main:
             warn_of_labels(notes)
-        model, precision = _load_model(config.Arch, config.Loss.Train, config.AMP, weights, runtime.device)
+        precision = build_precision(config.AMP, runtime.device)
+        layers = InferenceLayers.choose(
+            config.Arch, config.Global.fused_kernels, runtime.device, precision.name
+        )
+        model = _load_model(layers.arch, config.Loss.Train, weights)
+        precision.prepare(model, None)
+        layers.apply(model)
         if tta is not None:
             data = data_for_views(data, tta, embeds=config.Arch.embeds)
         config = config.model_copy(update={"DataLoader": data})
@@ -257,29 +264,22 @@ def _evaluate_state(state: TrainState, runtime: Runtime, sample_by_sample: bool)
         return build_evaluator(config, runtime, state.precision, sample_by_sample)(state.model)
 
 
-def _load_model(
-    arch: AnyArch, losses: Losses, amp: AMP | None, weights: Path, device: Literal["cpu", "gpu"]
-) -> tuple[Layer, Precision]:
+def _load_model(arch: AnyArch, losses: Losses, weights: Path) -> Layer:
     """Returns the trained model, without parallel branches that one convolution can replace.
 
     Args:
         arch: The section ``Arch``.
         losses: Losses of training, whose weights a checkpoint contains too.
-        amp: Settings of mixed precision; None without mixed precision.
         weights: File or folder of the weights.
-        device: Device of the model.
     """
     from ppcls.arch.layers.reparameterize import reparameterize
     from ppcls.engine.core.networks import build_network, read_inferred
-    from ppcls.engine.core.precision import build_precision
     from ppcls.weights.files import fill_model
 
     model = build_network(arch)
-    precision = build_precision(amp, device)
     fill_model(model, read_inferred(arch, losses, weights), weights)
     reparameterize(model)
-    precision.prepare(model, None)
-    return model, precision
+    return model
 
 
 def _config_and_state(run: Any) -> tuple[Config, TrainState | None]:

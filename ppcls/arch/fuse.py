@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from paddle import nn
+from paddle import Tensor, nn
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.fused import layers
+from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.onednn import layers as cpu_layers
 from ppcls.arch.onednn.library import library
+from ppcls.files import print_error
+from ppcls.zoo import ZOO
 
 
 def fuse(model: nn.Layer, device: Literal["cpu", "gpu"]) -> int:
@@ -25,3 +30,71 @@ def fuse(model: nn.Layer, device: Literal["cpu", "gpu"]) -> int:
         return cpu_layers.fuse(model)
     layers.check_available()
     return layers.fuse(model)
+
+
+@dataclass(frozen=True)
+class InferenceLayers:
+    """How a network that is not trained is built, and which layers it uses.
+
+    On a CPU in float32, it uses oneDNN's layers, which are several times as fast as Paddle's (see
+    docs/measurements/cpu.md). Convolutions need images in NHWC. So the network is built for NHWC, and
+    converts its input, which is small. Its parameters and outputs do not depend on the layout.
+
+    Attributes:
+        arch: Section of the model to build.
+        fuses: Whether to use oneDNN's layers.
+        converts: Whether the network is built for NHWC, although its images are in NCHW.
+    """
+
+    arch: AnyArch
+    fuses: bool
+    converts: bool
+
+    @classmethod
+    def choose(
+        cls,
+        arch: AnyArch,
+        fused_kernels: Literal["auto", True, False],
+        device: Literal["cpu", "gpu"],
+        number_format: str,
+    ) -> InferenceLayers:
+        """Returns the layers for a model.
+
+        Args:
+            arch: Section of the model.
+            fused_kernels: ``Global.fused_kernels``; False for Paddle's layers.
+            device: Device of the model.
+            number_format: Name of its `Precision`.
+        """
+        unchanged = cls(arch, False, False)
+        if fused_kernels is False or device != "cpu" or number_format != "float32":
+            return unchanged
+        try:
+            library()
+        except KernelsUnavailableError as error:
+            if fused_kernels is True:
+                print_error(f"warning: Global.fused_kernels: runs without the fused kernels: {error}")
+            return unchanged
+        entries = [ZOO.get(model.name) for model in arch.architectures]
+        # The user's own architectures may not support NHWC.
+        flexible = all(entry is not None and not entry.fixed_input for entry in entries)
+        converts = flexible and arch.data_format == "NCHW"
+        return cls(arch.with_data_format("NHWC") if converts else arch, True, converts)
+
+    def apply(self, model: nn.Layer, *, constant: bool = False) -> None:
+        """Changes a network in place.
+
+        Args:
+            model: Network of ``arch``, in evaluation mode whenever it is called.
+            constant: Whether the weights do not change after the first forward pass. Small batches are then
+                faster, and the weights of convolutions are in memory twice.
+        """
+        if not self.fuses:
+            return
+        cpu_layers.fuse(model, constant=constant)
+        if self.converts:
+            model.register_forward_pre_hook(_to_nhwc)
+
+
+def _to_nhwc(_model: nn.Layer, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return inputs[0].transpose([0, 2, 3, 1]), *inputs[1:]

@@ -282,11 +282,16 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
     runtime = runtime or start(source.run)
     if source.config is not None:
         config = source.config
+        from ppcls.arch.fuse import InferenceLayers
         from ppcls.deploy.models.trained import TrainedModel, load_network
         from ppcls.engine.core.precision import build_precision
 
         precision = build_precision(config.AMP, runtime.device)
-        network = load_network(config.Arch, config.Loss.Train, source.file)
+        layers = InferenceLayers.choose(
+            config.Arch, config.Global.fused_kernels, runtime.device, precision.name
+        )
+        network = load_network(layers.arch, config.Loss.Train, source.file)
+        layers.apply(network, constant=True)
         trained = TrainedModel(network, precision, source.run, source.description, source.file, runtime)
         return trained, runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel

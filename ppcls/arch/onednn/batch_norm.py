@@ -21,7 +21,9 @@ from ppcls.arch.onednn.library import (
 )
 
 _TRAINING = 64  # dnnl_forward_training
+_INFERENCE = 96  # dnnl_forward_inference
 _BACKWARD = 128  # dnnl_backward: gradients of images and parameters
+_GLOBAL_STATISTICS = 1  # dnnl_use_global_stats
 _SCALE_AND_SHIFT = 2 | 4  # dnnl_use_scale | dnnl_use_shift
 _FUSED_RELU = 8  # dnnl_fuse_norm_relu
 
@@ -36,6 +38,35 @@ def batch_norm(norm: nn.BatchNorm2D, x: Tensor, *, relu: bool) -> Tensor:
     """
     output: Tensor = _CpuBatchNorm.apply(x.contiguous(), norm.weight, norm.bias, norm, relu)
     return output
+
+
+def normalize(norm: nn.BatchNorm2D, x: Tensor, *, relu: bool) -> Tensor:
+    """Returns ``norm(x)`` or ``relu(norm(x))`` by the running statistics, without gradients.
+
+    Args:
+        norm: Layer in evaluation mode.
+        x: [B, H, W, C] float32.
+        relu: Whether to apply ReLU.
+    """
+    x = x.contiguous()
+    y = paddle.empty(x.shape)
+    mean, variance = running_statistics(norm)
+    tensors = {Argument.SOURCE: x, Argument.TARGET: y, Argument.MEAN: mean, Argument.VARIANCE: variance}
+    tensors |= {Argument.SCALE: norm.weight, Argument.SHIFT: norm.bias}
+    _inference_primitive(tuple(x.shape), epsilon_of(norm), relu).run(tensors)
+    return y
+
+
+@cache
+def _inference_primitive(image: tuple[int, ...], epsilon: float, relu: bool) -> Primitive:
+    batch, height, width, channels = image
+    x = tensor_format([batch, channels, height, width], NHWC)
+    vector = tensor_format([channels], "a")
+    flags = _GLOBAL_STATISTICS | _SCALE_AND_SHIFT | (_FUSED_RELU if relu else 0)
+    rule = (ctypes.c_float(epsilon), flags)
+    description = describe_primitive("batch_normalization_forward", _INFERENCE, x, x, *rule)
+    vectors = (Argument.MEAN, Argument.VARIANCE, Argument.SCALE, Argument.SHIFT)
+    return Primitive(description, {Argument.SOURCE: x, Argument.TARGET: x, **dict.fromkeys(vectors, vector)})
 
 
 class _CpuBatchNorm(PyLayer):  # type: ignore[misc]

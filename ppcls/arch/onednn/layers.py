@@ -26,20 +26,27 @@ from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.arch.layers.tokens import ChannelNorm
 from ppcls.arch.layers.transformer import MatrixProduct, Permutation, Softmax
 from ppcls.arch.onednn.activation import find_activation
-from ppcls.arch.onednn.batch_norm import batch_norm
-from ppcls.arch.onednn.convolution import convolve
+from ppcls.arch.onednn.batch_norm import batch_norm, normalize
+from ppcls.arch.onednn.convolution import convolve, convolve_packed
 from ppcls.arch.onednn.layer_norm import layer_norm
+from ppcls.arch.onednn.library import OneDnnUnavailableError
 from ppcls.arch.onednn.linear import multiply, multiply_matrices
 from ppcls.arch.onednn.max_pool import max_pool
 from ppcls.arch.onednn.permutation import permute
 from ppcls.arch.onednn.softmax import softmax
+from ppcls.files import print_error
 
 
-def fuse(model: nn.Layer) -> int:
+def fuse(model: nn.Layer, *, constant: bool = False) -> int:
     """Makes the layers of a model use oneDNN.
 
     These are NHWC convolutions, batch norms and max poolings, linear layers, layer norms, products of
     matrices, the softmax and the permutations of attention, and the activations after them.
+
+    Args:
+        model: The model.
+        constant: Whether the weights do not change after the first forward pass, so that those of
+            convolutions are reordered once.
 
     Returns:
         Number of convolutions, batch norms and products of matrices that were changed.
@@ -49,7 +56,7 @@ def fuse(model: nn.Layer) -> int:
         if (act := find_activation(getattr(layer, "_act", None))) is not None:
             layer._act = act
         if type(layer) in (nn.Conv2D, ImageConv2D) and layout_of(layer) == "NHWC" and geometry(layer):
-            _replace_forward(layer, _convolve)
+            _replace_forward(layer, _convolve_constant if constant else _convolve)
             count += 1
         elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
             _replace_forward(layer, _normalize)
@@ -72,7 +79,19 @@ def fuse(model: nn.Layer) -> int:
 
 
 def _replace_forward(layer: nn.Layer, forward: Callable[..., Tensor]) -> None:
-    layer.forward = MethodType(forward, layer)
+    """Replaces the forward pass of a layer. If oneDNN does not support it, Paddle computes this layer."""
+
+    def compute(layer: nn.Layer, *inputs: Tensor) -> Tensor:
+        try:
+            return forward(layer, *inputs)
+        except OneDnnUnavailableError as error:
+            name = f"{layer.full_name()}, a {type(layer).__name__},"
+            print_error(f"warning: {name} is computed by Paddle, because {error}")
+            layer.forward = MethodType(type(layer).forward, layer)
+            output: Tensor = layer.forward(*inputs)
+            return output
+
+    layer.forward = MethodType(compute, layer)
 
 
 def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
@@ -83,17 +102,37 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     return convolve(x, layer.weight, layer.bias, settings)
 
 
+def _convolve_constant(layer: nn.Conv2D, x: Tensor) -> Tensor:
+    if x.dtype != paddle.float32 or not x.size or paddle.is_grad_enabled():
+        return _convolve(layer, x)
+    settings = geometry(layer)
+    assert settings is not None  # checked by `fuse`
+    packed = vars(layer).get("packed_weight")
+    output, layer.packed_weight = convolve_packed(x, layer.weight, layer.bias, settings, packed)
+    return output
+
+
 def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:
-    if not _trains(layer, x):
-        return nn.BatchNorm2D.forward(layer, x)
-    return batch_norm(layer, x, relu=False)
+    return _norm(layer, x, relu=False)
+
+
+def _norm(layer: nn.BatchNorm2D, x: Tensor, *, relu: bool) -> Tensor:
+    if _trains(layer, x):
+        return batch_norm(layer, x, relu=relu)
+    if _infers(layer, x):
+        return normalize(layer, x, relu=relu)
+    x = nn.BatchNorm2D.forward(layer, x)
+    return F.relu(x) if relu else x
 
 
 def _norm_relu(layer: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Tensor:
-    if _trains(layer, x) and shortcut is None:
-        return batch_norm(layer, x, relu=True)
+    if shortcut is None:
+        return _norm(layer, x, relu=True)
+    infers = _infers(layer, x)
     x = _normalize(layer, x)
-    return F.relu(x if shortcut is None else x + shortcut)
+    if infers:  # nothing else has the normalized images, and new memory takes longer
+        return F.relu_(x.add_(shortcut))
+    return F.relu(x + shortcut)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -135,6 +174,10 @@ def _softmax(layer: Softmax, x: Tensor) -> Tensor:
 
 def _trains(layer: nn.BatchNorm2D, x: Tensor) -> Any:
     return layer.training and x.dtype == paddle.float32
+
+
+def _infers(layer: nn.BatchNorm2D, x: Tensor) -> bool:
+    return not layer.training and x.dtype == paddle.float32 and bool(x.size) and not paddle.is_grad_enabled()
 
 
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:

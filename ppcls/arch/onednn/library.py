@@ -6,8 +6,8 @@ Decisions:
 - All threads share primitives, because models of the same architecture and image size need the same ones, and
   because it takes milliseconds to create one. A primitive keeps the addresses of its operands while it is
   executed, so a lock admits one thread at a time.
-- The memory for intermediate results belongs to the call. That of the library belongs to the thread that created
-  the primitive, and another thread would use none.
+- The memory for intermediate results belongs to the call. That of the library belongs to the thread that
+  created the primitive, and another thread would use none.
 """
 
 from __future__ import annotations

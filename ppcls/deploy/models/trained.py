@@ -191,9 +191,9 @@ class TrainedModel:
         self._temperature = description.Output.temperature
         self._classes = description.width
         self._head: HeadInput | None = None
-        if settings.fused_kernels is True:
-            self._fuse(runtime.device)
         if runtime.device_id is not None:
+            if settings.fused_kernels is True:
+                self._fuse(runtime.device)
             self._buffer = PinnedBuffer()
             if settings.cuda_graph is not False and measured():
                 self._forward = GraphedForward(GraphCapture(tries=True))

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from small_classifier import config_tree, write_config, write_weights
 
-from ppcls.arch.kernels.errors import KernelsUnavailableError
-from ppcls.deploy.models import trained
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import need_infer
 from ppcls.deploy.models.trained import TrainedModel, load_network
@@ -49,18 +47,6 @@ def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(
         f"warning: {tmp_path / 'model.safetensors'}: runs operator by operator: reason\n"
     )
     assert model._forward is run_model
-
-
-def test_trained_model_runs_without_fused_kernels_if_the_machine_lacks_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise KernelsUnavailableError("reason")
-
-    monkeypatch.setattr(trained, "fuse", fail)
-    model = load(tmp_path, Runtime(), "Global.fused_kernels=True")
-    assert "runs without the fused kernels: reason" in capsys.readouterr().err
-    assert not any("norm_relu" in vars(layer) for layer in model._model.sublayers())
 
 
 @pytest.mark.gpu

@@ -1,0 +1,244 @@
+"""Networks with the layers for inference: the scores of Paddle's layers, for every family and any threads."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any, Literal
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from paddle import Tensor, nn
+
+from ppcls.arch import fuse as fusing
+from ppcls.arch.batch_statistics import batch_norms, set_momentum
+from ppcls.arch.fuse import InferenceLayers
+from ppcls.arch.kernels.errors import KernelsUnavailableError
+from ppcls.arch.onednn import layers as cpu_layers
+from ppcls.arch.onednn.library import OneDnnUnavailableError
+from ppcls.arch.section import Arch
+from ppcls.registry import ARCHITECTURES
+from ppcls.zoo import ZOO
+
+SMALL = "MobileNetV3_small_x0_35"
+QUICK = ("ResNet18", "EfficientNet_lite0", SMALL, "SqueezeNet1_1")
+TOLERANCE = 1e-4  # of the largest logit: the same sums in another order
+CLASSES = 7
+
+
+def smallest_per_family() -> list[str]:
+    """Returns the cheapest architecture of each family."""
+    found: dict[str, str] = {}
+    for entry in sorted(ZOO.values(), key=lambda entry: entry.flops or float("inf")):
+        found.setdefault(entry.family, entry.name)
+    return sorted(found.values())
+
+
+NAMES = [
+    *QUICK,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in smallest_per_family() if name not in QUICK),
+]
+
+
+def random_images(seed: int, count: int, side: int) -> Tensor:
+    shape = (count, 3, side, side)
+    return paddle.to_tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def arch_of(name: str, **changes: Any) -> Arch:
+    return Arch(name=name, class_num=CLASSES, **changes)
+
+
+def settled(name: str, side: int) -> nn.Layer:
+    """Returns a network whose batch norms have the statistics of images, so that no activation vanishes."""
+    paddle.seed(3)
+    model = arch_of(name).build()
+    if list(batch_norms(model)):
+        set_momentum(model, 0.0, name)
+        model.train()
+        with paddle.no_grad():
+            model(random_images(0, 2 if side > 100 else 24, side))  # a variance needs several pixels
+    model.eval()
+    return model
+
+
+def twin_of(model: nn.Layer, arch: Arch, *, constant: bool = True) -> nn.Layer:
+    layers = InferenceLayers.choose(arch, "auto", "cpu", "float32")
+    twin = layers.arch.build()
+    twin.set_state_dict(model.state_dict())
+    twin.eval()
+    layers.apply(twin, constant=constant)
+    return twin
+
+
+def logits(model: nn.Layer, images: Tensor) -> NDArray[Any]:
+    with paddle.no_grad():
+        outputs = model(images)
+    while not isinstance(outputs, Tensor):
+        outputs = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs[0]
+    values: NDArray[Any] = outputs.numpy()
+    return values
+
+
+def assert_same(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_for_inference_have_the_scores_of_paddle(name: str) -> None:
+    """With batches of several sizes, with images in the layout of the config."""
+    side = ZOO[name].side if name not in QUICK else 64
+    model = settled(name, side)
+    twin = twin_of(model, arch_of(name))
+    for count in (1, 2, 1):
+        images = random_images(count, count, side)
+        assert_same(logits(twin, images), logits(model, images))
+    assert [*twin.state_dict()] == [*model.state_dict()]
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[nn.Layer, nn.Layer]:
+    model = settled(SMALL, 32)
+    return model, twin_of(model, arch_of(SMALL))
+
+
+@given(seed=st.integers(0, 99), count=st.integers(1, 5), side=st.integers(32, 70))
+@settings(max_examples=10)
+def test_scores_are_equal_for_any_size_of_images(
+    pair: tuple[nn.Layer, nn.Layer], seed: int, count: int, side: int
+) -> None:
+    images = random_images(seed, count, side)
+    assert_same(logits(pair[1], images), logits(pair[0], images))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_weights_that_change_are_used(pair: tuple[nn.Layer, nn.Layer], constant: bool) -> None:
+    """Those that do not change do so only before the first forward pass, or in a copy."""
+    model = copy.deepcopy(pair[0])
+    twin = copy.deepcopy(pair[1]) if constant else twin_of(model, arch_of(SMALL), constant=False)
+    images = random_images(1, 2, 32)
+    before = logits(pair[1] if constant else twin, images)
+    for network in (model, twin):
+        state = network.state_dict()
+        weights = {name: value * 1.1 for name, value in state.items() if name.endswith("conv.weight")}
+        network.set_state_dict({**state, **weights})
+    changed = logits(twin, images)
+    assert np.abs(changed - before).max() > 10 * TOLERANCE * np.abs(before).max()
+    assert_same(changed, logits(model, images))
+
+
+def test_gradients_match_float64(pair: tuple[nn.Layer, nn.Layer]) -> None:
+    exact = copy.deepcopy(pair[0])
+    exact.to(dtype="float64")
+    gradients = []
+    for network, dtype in ((exact, "float64"), (pair[1], "float32")):
+        images = random_images(1, 2, 32).astype(dtype)
+        images.stop_gradient = False
+        network(images).square().sum().backward()
+        gradients.append(images.grad.numpy())
+    expected, found = gradients
+    assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)
+
+
+def test_threads_with_models_of_the_same_architecture_do_not_disturb_each_other() -> None:
+    name = SMALL
+    model = settled(name, 32)
+    twins = [twin_of(model, arch_of(name)) for _ in range(4)]
+    images = [random_images(seed, 2, 32) for seed in range(4)]
+    expected = [logits(model, each) for each in images]
+    found: dict[int, list[NDArray[Any]]] = {}
+
+    def predict(number: int) -> None:
+        found[number] = [logits(twins[number], images[number]) for _ in range(5)]
+
+    threads = [threading.Thread(target=predict, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, results in sorted(found.items()):
+        for result in results:
+            assert_same(result, expected[number])
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "number_format"),
+    [(False, "cpu", "float32"), ("auto", "gpu", "float32"), ("auto", "cpu", "AMP O1 float16")],
+)
+def test_other_models_keep_their_layers(
+    setting: Literal["auto", False], device: Literal["cpu", "gpu"], number_format: str
+) -> None:
+    arch = arch_of("ResNet18")
+    layers = InferenceLayers.choose(arch, setting, device, number_format)
+    assert (layers.arch, layers.fuses, layers.converts) == (arch, False, False)
+    model = arch.build()
+    layers.apply(model)
+    assert not any("forward" in vars(layer) for layer in model.sublayers())
+
+
+class Custom(nn.Layer):  # type: ignore[misc]
+    """A user's architecture, which supports only NCHW."""
+
+    def __init__(self, class_num: int, data_format: str, input_image_channel: int) -> None:
+        super().__init__()
+        assert data_format == "NCHW"
+        self.convolution = nn.Conv2D(input_image_channel, 4, 3)
+        self.linear = nn.Linear(4, class_num)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns logits."""
+        return self.linear(self.convolution(x).mean([2, 3]))
+
+
+def test_own_architectures_keep_their_layout() -> None:
+    if "CustomNchw" not in ARCHITECTURES:
+        ARCHITECTURES.register("CustomNchw", Custom)
+    arch = arch_of("CustomNchw")
+    model = arch.build()
+    twin = twin_of(model, arch)
+    images = random_images(1, 2, 16)
+    assert_same(logits(twin, images), logits(model, images))
+    assert vars(twin.linear).get("forward") is not None
+    assert "forward" not in vars(twin.convolution)
+
+
+def test_layer_that_onednn_does_not_support_is_computed_by_paddle(
+    pair: tuple[nn.Layer, nn.Layer], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, twin = pair[0], twin_of(pair[0], arch_of(SMALL))
+    whole = cpu_layers.convolve_packed
+
+    def fail(x: Tensor, weight: Tensor, *rest: Any) -> Any:
+        if weight.shape[-1] == 5:
+            raise OneDnnUnavailableError("it has no such convolution")
+        return whole(x, weight, *rest)
+
+    monkeypatch.setattr(cpu_layers, "convolve_packed", fail)
+    images = random_images(1, 2, 32)
+    for _ in range(2):
+        assert_same(logits(twin, images), logits(model, images))
+    lines = capfd.readouterr().err.splitlines()
+    fives = [
+        layer for layer in model.sublayers() if isinstance(layer, nn.Conv2D) and layer.weight.shape[-1] == 5
+    ]
+    assert len(lines) == len(fives) > 0
+    assert "is computed by Paddle, because it has no such convolution" in lines[0]
+
+
+def test_machine_without_onednn_uses_paddle(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise KernelsUnavailableError("reason")
+
+    monkeypatch.setattr(fusing, "library", fail)
+    arch = arch_of("ResNet18")
+    assert not InferenceLayers.choose(arch, "auto", "cpu", "float32").fuses
+    assert not capsys.readouterr().err
+    assert not InferenceLayers.choose(arch, True, "cpu", "float32").fuses
+    assert "runs without the fused kernels: reason" in capsys.readouterr().err
