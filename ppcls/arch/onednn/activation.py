@@ -16,7 +16,7 @@ from paddle import Tensor
 from paddle.autograd import PyLayer
 from paddle.nn import functional as F
 
-from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, tensor_format
+from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, keep_primitives, tensor_format
 
 _TRAINING = 64  # dnnl_forward_training
 
@@ -66,7 +66,7 @@ class _CpuActivation(PyLayer):  # type: ignore[misc]
         return dx
 
 
-@cache
+@keep_primitives
 def _plan(size: int, act: Callable[..., Tensor]) -> tuple[Primitive, Primitive]:
     """Returns the primitives of an activation and its gradient, for tensors of one size."""
     algorithm, alpha, beta = _ALGORITHMS[act]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import paddle
@@ -16,6 +15,7 @@ from ppcls.arch.onednn.library import (
     Argument,
     Primitive,
     describe_primitive,
+    keep_primitives,
     library,
     tensor_format,
 )
@@ -57,7 +57,7 @@ def normalize(norm: nn.BatchNorm2D, x: Tensor, *, relu: bool) -> Tensor:
     return y
 
 
-@cache
+@keep_primitives
 def _inference_primitive(image: tuple[int, ...], epsilon: float, relu: bool) -> Primitive:
     batch, height, width, channels = image
     x = tensor_format([batch, channels, height, width], NHWC)
@@ -168,4 +168,4 @@ class _NormPrimitives:
         return dx, dgamma, dbeta
 
 
-_plan = cache(_NormPrimitives)
+_plan = keep_primitives(_NormPrimitives)

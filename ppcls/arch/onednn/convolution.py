@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import paddle
@@ -19,6 +18,7 @@ from ppcls.arch.onednn.library import (
     Reorder,
     describe_primitive,
     integers,
+    keep_primitives,
     library,
     tensor_format,
 )
@@ -247,4 +247,4 @@ class _ConvolutionPrimitives:
         return Primitive(description, formats), Reorder(chosen, self._plain), chosen
 
 
-_plan = cache(_ConvolutionPrimitives)
+_plan = keep_primitives(_ConvolutionPrimitives)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import cache
 from typing import Any
 
 import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, tensor_format
+from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, keep_primitives, tensor_format
 
 _TRAINING = 64  # dnnl_forward_training
 _BACKWARD = 128  # dnnl_backward: gradients of the tensor and of the parameters
@@ -81,7 +80,7 @@ class _CpuLayerNorm(PyLayer):  # type: ignore[misc]
         return tuple(tensor if needed else None for needed, tensor in pairs)
 
 
-@cache
+@keep_primitives
 def _plan(rows: int, width: int, epsilon: float) -> tuple[Primitive, Primitive]:
     """Returns the primitives of layer norm and its gradient, for tensors of one size."""
     x = tensor_format([rows, width], "ab")

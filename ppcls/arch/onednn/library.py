@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import paddle
@@ -29,6 +30,7 @@ _CPU = 1  # dnnl_cpu
 _IN_ORDER = 1  # dnnl_stream_in_order
 _FLOAT32 = 3  # dnnl_f32
 _ANY_TAG = 1  # dnnl_format_tag_any
+_KEPT_PRIMITIVES = 1024  # of each kind; more than one forward pass needs, and less than 100 batch sizes
 _USER_SCRATCHPAD = 1  # dnnl_scratchpad_mode_user
 NHWC = "acdb"  # order of axes of NHWC images, see `tensor_format`
 _LIBRARIES = ("libdnnl.so*", "libmkldnn.so*", "libdnnl*.dylib", "mkldnn.dll")
@@ -72,6 +74,10 @@ _QUERIES = {
     Argument.WORKSPACE: 135,
     Argument.SCRATCHPAD: 136,
 }
+
+
+# Keeps the primitives of the shapes that were used last. A server has batches of many sizes.
+keep_primitives = lru_cache(maxsize=_KEPT_PRIMITIVES)
 
 
 class _Version(ctypes.Structure):
@@ -207,7 +213,7 @@ class Primitive:
     """A compiled operation of oneDNN.
 
     Args:
-        description: Result of `describe_primitive`.
+        description: Result of `describe_primitive`, which is freed together with the primitive.
         formats: Memory formats of all operands.
     """
 
@@ -227,6 +233,12 @@ class Primitive:
             self._memories[Argument.SCRATCHPAD] = memory
         pairs = [_ArgumentMemory(argument, memory) for argument, memory in self._memories.items()]
         self._arguments = (_ArgumentMemory * len(pairs))(*pairs)
+        owned = {
+            "dnnl_primitive_destroy": [self._primitive],
+            "dnnl_memory_destroy": [*self._memories.values()],
+            "dnnl_primitive_desc_destroy": [description],
+        }
+        weakref.finalize(self, _destroy, library(), owned).atexit = False
 
     def run(self, tensors: Mapping[Argument, Tensor]) -> None:
         """Computes the results.
@@ -243,6 +255,13 @@ class Primitive:
             for argument, memory in self._memories.items():
                 call("dnnl_memory_set_data_handle", memory, Handle(operands[argument].data_ptr()))
             call("dnnl_primitive_execute", self._primitive, library().stream, count, self._arguments)
+
+
+def _destroy(onednn: Library, owned: Mapping[str, Iterable[Handle]]) -> None:
+    """Frees the memory of a primitive that is not used any more, by the functions for its objects."""
+    for function, handles in owned.items():
+        for handle in handles:
+            onednn.call(function, handle)
 
 
 class Reorder:

@@ -11,14 +11,13 @@ Decisions:
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, tensor_format
+from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, keep_primitives, tensor_format
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -157,7 +156,7 @@ def _sides(x: Tensor, transposed: bool) -> tuple[int, int]:
     return (columns, rows) if transposed else (rows, columns)
 
 
-@cache
+@keep_primitives
 def _matrix_product(sides: tuple[int, int, int, int], first: bool, second: bool, biased: bool) -> Primitive:
     """Returns the primitive that multiplies pairs of matrices [N, K] and [K, M].
 

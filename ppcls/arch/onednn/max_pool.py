@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import paddle
@@ -16,6 +15,7 @@ from ppcls.arch.onednn.library import (
     Primitive,
     describe_primitive,
     integers,
+    keep_primitives,
     library,
     tensor_format,
 )
@@ -98,4 +98,4 @@ class _PoolingPrimitives:
         return dx
 
 
-_plan = cache(_PoolingPrimitives)
+_plan = keep_primitives(_PoolingPrimitives)

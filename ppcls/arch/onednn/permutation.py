@@ -11,13 +11,12 @@ Decisions:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.onednn.library import Reorder, tensor_format
+from ppcls.arch.onednn.library import Reorder, keep_primitives, tensor_format
 
 _LETTERS = "abcdefghijkl"  # oneDNN's names of axes
 
@@ -55,7 +54,7 @@ def _permute(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return result.reshape([shape[axis] for axis in axes])
 
 
-@cache
+@keep_primitives
 def _reorder(shape: tuple[int, ...], axes: tuple[int, ...]) -> Reorder:
     letters = _LETTERS[: len(shape)]
     target = "".join(letters[axis] for axis in axes)

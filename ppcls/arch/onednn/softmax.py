@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, tensor_format
+from ppcls.arch.onednn.library import Argument, Primitive, describe_primitive, keep_primitives, tensor_format
 
 _TRAINING = 64  # dnnl_forward_training
 _SOFTMAX = 0x30000  # dnnl_softmax_accurate
@@ -48,7 +47,7 @@ class _CpuSoftmax(PyLayer):  # type: ignore[misc]
         return dx
 
 
-@cache
+@keep_primitives
 def _plan(rows: int, width: int) -> tuple[Primitive, Primitive]:
     """Returns the primitives of softmax and its gradient, for tensors of one size."""
     x = tensor_format([rows, width], "ab")
