@@ -258,7 +258,7 @@ class Primitive:
 
 
 def _destroy(onednn: Library, owned: Mapping[str, Iterable[Handle]]) -> None:
-    """Frees the memory of a primitive that is not used any more, by the functions for its objects."""
+    """Frees the memory of an unused primitive, by the functions for its objects."""
     for function, handles in owned.items():
         for handle in handles:
             onednn.call(function, handle)
