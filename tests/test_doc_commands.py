@@ -193,6 +193,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pictures(folder / "scanned", 10)
     rows = [f"{number},{('cats', 'dogs')[number % 2]}\n" for number in range(10)]
     (folder / "labels.csv").write_text("".join(["id,species\n", *rows]))
+    write_pictures(folder / "breeds", 10)
+    (folder / "breeds.csv").write_text("".join(["id,breed\n", *rows]))
     for name in ("scans", "held_out"):
         shutil.copytree(folder / "pictures", folder / name)
     write_pictures(folder / "other_photos", 3)

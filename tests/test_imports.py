@@ -23,10 +23,15 @@ def attributes_in(file: Path) -> set[str]:
 
 
 def test_few_modules_read_use_dali() -> None:
-    """Three choose the loader or divide the GPU's memory; the others pass the value on to these."""
+    """Four choose the loader or the decoder, or divide the GPU's memory; the others pass the value on."""
     files = [*(ROOT / "ppcls").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
     readers = {file.relative_to(ROOT).as_posix() for file in files if "use_dali" in attributes_in(file)}
-    choosing = {"ppcls/data/build.py", "ppcls/deploy/models/source.py", "ppcls/runtime/start.py"}
+    choosing = {
+        "ppcls/data/build.py",
+        "ppcls/deploy/models/source.py",
+        "ppcls/engine/autotune/decoding.py",
+        "ppcls/runtime/start.py",
+    }
     passing = {"ppcls/engine/setup.py", "ppcls/engine/dry_run.py", "ppcls/bench/loader/advice.py"}
     assert readers == choosing | passing
 

@@ -108,7 +108,7 @@ class LabelsOptions:
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls dataset labels labels.csv --images scanned/",
-        "ppcls dataset labels labels.csv --images scanned/ --file-column id --label-column breed",
+        "ppcls dataset labels breeds.csv --images breeds/ --file-column id --label-column breed",
     )
 
     table: Path = argument("table: .csv, .tsv, .txt, .json or .jsonl")

@@ -259,7 +259,7 @@ def _export_bundle(
         total = len(result.skipped) + len(result.bundle.golden)
         print_error(
             f"warning: {len(result.skipped)} of {counted(total, 'image')} cannot be golden samples: "
-            f"{result.skipped[0]}"
+            f"{one_line(result.skipped[0])}"
         )
     if allowed > _COARSE:
         name = result.bundle.model.precision

@@ -272,7 +272,7 @@ def test_help_names_the_key_of_each_short_option(command: Command[Any]) -> None:
         (train, [], "expected a folder of images, or -c CONFIG"),
         (train, ["a", "--data", "b"], "--data: not allowed with the folder a"),
         (train, ["a", "--epohcs", "3"], "did you mean '--epochs'?"),
-        (train, ["a", "--Global.epochs=3"], "use -o Global.epochs=VALUE"),
+        (train, ["a", "--Global.epochs=3"], "use -o Global.epochs=3"),
         (train, ["a", "--confusion", "x"], "--confusion is an option of eval"),
         (train, ["a", "--epochs", "0"], "argument --epochs: expected an integer > 0, got '0'"),
         (evaluate, ["-c", "a.yaml", "--epochs", "3"], "--epochs is an option of train"),
@@ -309,7 +309,7 @@ def test_eval_of_a_folder_without_a_checkpoint_is_rejected(
         (["model=y", "epochs=3"], "model=y epochs=3\n  model=y: use --model y\n  epochs=3: use --epochs 3"),
         (["x", "--batch_size", "8"], "--batch_size 8; use --batch-size"),
         (["x", "--epocs", "8"], "--epocs 8; did you mean '--epochs'?"),
-        (["x", "--Global.epochs=8"], "; to set a key of the config, use -o Global.epochs=VALUE"),
+        (["x", "--Global.epochs=8"], "; to set a key of the config, use -o Global.epochs=8"),
     ],
 )
 def test_unknown_option_names_the_one_to_use(

@@ -154,8 +154,11 @@ def test_ranks_share_batch_norms_statistics(
     ]
     assert evaluate(["-c", str(config)]) == 0
     printed = capsys.readouterr().out
-    assert f"loss {records[-1].loss:.4f}" in printed
-    assert f"top1 {records[-1].metrics['top1']:.4f}" in printed
+    loss = re.search(r"loss ([0-9.]+) top1 ([0-9.]+)", printed)
+    assert loss is not None
+    # The layers of oneDNN, which evaluate a checkpoint, add in another order.
+    assert float(loss[1]) == pytest.approx(records[-1].loss, rel=1e-5)
+    assert f"{records[-1].metrics['top1']:.4f}" == loss[2]
 
 
 @pytest.mark.parametrize("bad", [pytest.param(0, marks=pytest.mark.slow), 1])

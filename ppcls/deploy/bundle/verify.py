@@ -199,7 +199,7 @@ def verify_model(
     samples = tuple(map(run_sample, bundle.golden))
     if samples and not any(sample.differences for sample in samples):
         raise UserError(
-            f"{one_line(folder)}: no expected outputs of the stage {', '.join(stages)}; check another --stage"
+            f"{one_line(folder)}: no expected outputs of the stage {', '.join(stages)}; check another stage"
         )
     return VerificationReport(samples)
 

@@ -6,6 +6,7 @@ not need are not defined here, so the copy for Paddle does not contain them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from ppcls.deploy.models.programs.parts import (
     check_values,
     find_operator,
 )
+from ppcls.deploy.models.programs.sizes import INT32, INT64, Sizes
 
 # Enumerations are read as numbers, because Protobuf would drop numbers that it does not know.
 _MESSAGES = {
@@ -125,6 +127,24 @@ REMOVED = frozenset(
 
 
 _DIVISIONS = frozenset({"elementwise_floordiv", "elementwise_mod"})
+# Operators of `Sizes`, by their names in ``inference.pdmodel``
+_OF_SIZES = {
+    "cast": "cast",
+    "concat": "concat",
+    "elementwise_add": "add",
+    "elementwise_floordiv": "floor_divide",
+    "elementwise_max": "maximum",
+    "elementwise_min": "minimum",
+    "elementwise_mul": "multiply",
+    "gather": "gather",
+    "reshape2": "reshape",
+    "shape": "shape",
+    "slice": "slice",
+    "squeeze2": "squeeze",
+    "stack": "stack",
+    "unsqueeze2": "unsqueeze",
+}
+_INT32, _INT64 = 2, 3  # numbers of data types in the program
 
 
 def read_legacy(data: bytes) -> tuple[bytes, list[StoredTensor]]:
@@ -272,7 +292,7 @@ def _check_outputs(operator: Any, numbers: Mapping[str, Sequence[float]]) -> Non
 
 
 def _check_divisors(operators: Sequence[Any]) -> None:
-    """Checks that the divisors of divisions that can end the process are constants.
+    """Checks that the divisors of divisions that can end the process are constants or sizes.
 
     The data type of a variable is known only when the program runs, so this holds for floats, too.
     """
@@ -287,9 +307,47 @@ def _check_divisors(operators: Sequence[Any]) -> None:
             if output in constants:
                 changeable.add(output)
             constants[output] = _constant(operator)
+    sizes = _find_sizes(operators)
     for divisor in sorted(divisors):
+        if divisor in sizes and not constants[divisor]:
+            continue
         is_constant = divisor in constants and divisor not in changeable
         check_divisor("elementwise_floordiv", "int32", constants[divisor] if is_constant else None)
+
+
+def _find_sizes(operators: Sequence[Any]) -> Sizes:
+    """Returns the integers that follow from sizes of images, in variables that only one operator sets."""
+    outputs = [_arguments(operator.outputs) for operator in operators]
+    times = Counter(name for names in outputs for name in names)
+    sizes = Sizes()
+    for operator, names in zip(operators, outputs, strict=True):
+        if not names or times[names[0]] > 1:
+            continue
+        limit = _integer_limit(operator)
+        if operator.type == "feed":
+            sizes.add_image(names[0])
+        elif operator.type in ("assign_value", "fill_constant"):
+            sizes.add_constants(names[0], _constant(operator), limit or 0)
+        elif operator.type in _OF_SIZES:
+            sizes.add_result(_OF_SIZES[operator.type], _data(operator), names[0], limit)
+    return sizes
+
+
+def _arguments(slots: Sequence[Any]) -> list[str]:
+    return [argument for slot in slots for argument in slot.arguments]
+
+
+def _data(operator: Any) -> list[str]:
+    """Returns the variables that an operator computes with, without axes and positions."""
+    slots = {slot.parameter: list(slot.arguments) for slot in operator.inputs}
+    return [name for parameter in ("Input", "X", "Y") for name in slots.get(parameter, ())]
+
+
+def _integer_limit(operator: Any) -> int | None:
+    """Returns the largest value of the data type that an operator names; None if it names none."""
+    named = {attribute.name: attribute.i for attribute in operator.attrs}
+    dtype = named.get("out_dtype" if operator.type == "cast" else "dtype")
+    return None if dtype is None else {_INT32: INT32, _INT64: INT64}.get(dtype, 0)
 
 
 def _constant(operator: Any) -> list[float]:

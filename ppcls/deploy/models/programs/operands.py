@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from ppcls.deploy.models.programs.numbers import check_divisor, check_numbers
 from ppcls.deploy.models.programs.parts import ProgramError, StoredTensor
+from ppcls.deploy.models.programs.sizes import INT32, INT64, Sizes
 
 _NONE = StoredTensor("", "", ())
 _DIVISIONS = frozenset({"divide", "floor_divide", "remainder"})
 _INTEGERS = frozenset({"int8", "uint8", "int16", "int32", "int64"})
+_LIMITS = {"int32": INT32, "int64": INT64}
 # Operands that are numbers, by their positions
 _NAMED: dict[str, dict[int, str]] = {
     "eye": {0: "k", 1: "k"},
@@ -33,6 +35,9 @@ class Operands:
         self._tensors: dict[int, StoredTensor] = {}
         self._relied_on: dict[int, str] = {}  # constants that were checked, with the name of an operator
         self._changeable: set[int] = set()  # values that an operator can change, or can give another name
+        self._sizes = Sizes()
+        self._divides_by_size = ""  # name of an operator
+        self._changes_integers = ""  # name of an operator that works in place on integers
 
     def define(self, number: int, tensor: StoredTensor) -> None:
         """Adds a tensor.
@@ -53,6 +58,7 @@ class Operands:
         operands: Sequence[int],
         results: Sequence[int],
         attributes: Mapping[str, Sequence[float]],
+        in_place: bool,
     ) -> None:
         """Checks the numbers of an operator.
 
@@ -61,6 +67,7 @@ class Operands:
             operands: Numbers of its operands; 0 for none.
             results: Numbers of its results.
             attributes: Numbers in its attributes.
+            in_place: Whether it changes an operand.
 
         Raises:
             ProgramError: See `check_numbers` and `check_divisor`.
@@ -84,15 +91,32 @@ class Operands:
         types = [self._tensors.get(operand, _NONE) for operand in operands]
         dtypes = [tensor.dtype for tensor in types]
         if kind in _DIVISIONS and not _INTEGERS.isdisjoint(dtypes):
-            check_divisor(name, dtypes[1], self._constants.get(operands[1]))
+            if kind != "divide" and operands[1] not in self._constants and operands[1] in self._sizes:
+                self._divides_by_size = name
+            else:
+                check_divisor(name, dtypes[1], self._constants.get(operands[1]))
+                self._relied_on[operands[1]] = name
             checked.add(1)
-            self._relied_on[operands[1]] = name
         if kind == "pow" and dtypes[0] in _INTEGERS and min(numbers["y"]) < 0:
             raise ProgramError(f"operator {name!r}: expected no negative exponent of integers")
         check_numbers(kind, numbers, [len(tensor.shape) for tensor in types])
         self._check_lists(name, operands, results, numbers)
         self._changeable.update(operand for at, operand in enumerate(operands) if at not in checked)
         self._add_constants(kind, results, numbers)
+        if in_place and not _INTEGERS.isdisjoint(dtypes):
+            self._changes_integers = name
+        if results:
+            self._add_size(kind, operands, results[0])
+
+    def _add_size(self, kind: str, operands: Sequence[int], result: int) -> None:
+        tensor = self._tensors.get(result)
+        limit = None if tensor is None else _LIMITS.get(tensor.dtype, 0)
+        if kind == "data":
+            self._sizes.add_image(result)
+        elif result in self._constants:
+            self._sizes.add_constants(result, self._constants[result], limit or 0)
+        else:
+            self._sizes.add_result(kind.removesuffix("64"), operands, result, limit)
 
     def _check_lists(
         self,
@@ -132,11 +156,16 @@ class Operands:
             self._constants[results[0]] = tuple(numbers["values"])
 
     def finish(self) -> None:
-        """Checks that no operator can change a constant after its check.
+        """Checks that no operator can change a constant or a size after its check.
 
         Raises:
             ProgramError: One could.
         """
+        if self._divides_by_size and self._changes_integers:
+            raise ProgramError(
+                f"operator {self._divides_by_size!r}: the operator {self._changes_integers!r}, which works "
+                "in place, could change its divisor"
+            )
         for number, name in self._relied_on.items():
             if number in self._changeable:
                 raise ProgramError(

@@ -203,7 +203,8 @@ def _check_numbers(operator: dict[str, Any], name: str, constants: Operands) -> 
             constants.define(result["%"], StoredTensor("", _DTYPES[content[0]["#"]], tuple(content[1])))
         elif kind == _LIST:
             constants.add_list(result["%"], len(content))
-    constants.check(name, [operand["%"] for operand in operator["I"]], results, numbers)
+    operands = [operand["%"] for operand in operator["I"]]
+    constants.check(name, operands, results, numbers, in_place=operator["#"].endswith("_"))
 
 
 def _check_content(operator: str, name: str, value: dict[str, Any]) -> None:

@@ -333,3 +333,26 @@ def test_number_of_paddle_2_is_rejected(
     with pytest.raises(ProgramError) as caught:
         read_legacy(program.SerializeToString())
     assert message in str(caught.value)
+
+
+def size_division(program: Program, operator: str = "1.add") -> int:
+    """Adds a division by a number that is computed from the size of the image, and returns the divisor."""
+    (sides,) = program.add("1.shape64", {}, [program.image], [tensor("int64", [4])])
+    (divisor,) = program.add(operator, {}, [sides, sides], [tensor("int64", [4])])
+    program.add("1.floor_divide", {}, [sides, divisor], [tensor("int64", [4])])
+    return divisor
+
+
+def test_division_by_a_size_is_accepted_unless_it_can_be_negative_or_changed() -> None:
+    program = Program()
+    size_division(program)
+    program.check()
+    program = Program()
+    size_division(program, "1.subtract")
+    with pytest.raises(ProgramError, match="expected constant divisors from 1 to"):
+        program.check()
+    program = Program()
+    divisor = size_division(program)
+    program.add("1.add_", {}, [divisor, divisor], [tensor("int64", [4])])
+    with pytest.raises(ProgramError, match="works in place, could change its divisor"):
+        program.check()
