@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 from typing import Any, Literal
 
@@ -33,7 +34,8 @@ CLASSES = 7
 def smallest_per_family() -> list[str]:
     """Returns the cheapest architecture of each family."""
     found: dict[str, str] = {}
-    for entry in sorted(ZOO.values(), key=lambda entry: entry.flops or float("inf")):
+    entries = [entry for entry in ZOO.values() if entry.channels == 3]
+    for entry in sorted(entries, key=lambda entry: entry.flops or float("inf")):
         found.setdefault(entry.family, entry.name)
     return sorted(found.values())
 
@@ -84,6 +86,17 @@ def logits(model: nn.Layer, images: Tensor) -> NDArray[Any]:
     return values
 
 
+def in_float64(model: nn.Layer) -> nn.Layer:
+    """Returns a copy that computes in float64. `Layer.to` would convert indexes, too."""
+    exact = copy.deepcopy(model)
+    indexes = {name: buffer.clone() for name, buffer in exact.named_buffers() if buffer.dtype == paddle.int64}
+    exact.to(dtype="float64")
+    for path, index in indexes.items():
+        *parents, buffer = path.split(".")
+        functools.reduce(getattr, parents, exact).register_buffer(buffer, index)
+    return exact
+
+
 def assert_same(found: NDArray[Any], expected: NDArray[Any]) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
@@ -94,9 +107,13 @@ def test_layers_for_inference_have_the_scores_of_paddle(name: str) -> None:
     side = ZOO[name].side if name not in QUICK else 64
     model = settled(name, side)
     twin = twin_of(model, arch_of(name))
+    exact = in_float64(model)
     for count in (1, 2, 1):
         images = random_images(count, count, side)
-        assert_same(logits(twin, images), logits(model, images))
+        expected = logits(exact, images.astype("float64"))
+        error = np.abs(logits(model, images) - expected).max()
+        # Random weights amplify rounding in some networks, by Paddle's layers, too.
+        assert np.abs(logits(twin, images) - expected).max() <= 5 * error + TOLERANCE * np.abs(expected).max()
     assert [*twin.state_dict()] == [*model.state_dict()]
 
 
@@ -132,8 +149,7 @@ def test_weights_that_change_are_used(pair: tuple[nn.Layer, nn.Layer], constant:
 
 
 def test_gradients_match_float64(pair: tuple[nn.Layer, nn.Layer]) -> None:
-    exact = copy.deepcopy(pair[0])
-    exact.to(dtype="float64")
+    exact = in_float64(pair[0])
     gradients = []
     for network, dtype in ((exact, "float64"), (pair[1], "float32")):
         images = random_images(1, 2, 32).astype(dtype)
