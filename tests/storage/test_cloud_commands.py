@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -155,20 +156,22 @@ def test_weights_that_are_replaced_during_the_download_are_not_used(cloud: Cloud
     machine.train(url)
     expected = machine.outputs("infer", "--model", url, machine.image)
     run = Objects(url)
-    name = next(each for each in run.sizes() if each.endswith("model.safetensors"))
-    weights = run.read(name)
-    assert weights is not None
-    replaced = []
+    names = [each for each in run.sizes() if each.endswith("model.safetensors")]
+    replaced: dict[str, bytes] = {}
 
     def replace(method: str, path: str, number: int) -> None:
-        if method == "GET" and "model.safetensors" in path and not replaced:
-            replaced.append(path)
-            run.write(name, weights[:-4] + b"else")
+        read = [name for name in names if name in unquote(path)]
+        if method == "GET" and read and not replaced:
+            weights = run.read(read[0])
+            assert weights is not None
+            replaced[read[0]] = weights
+            run.write(read[0], weights[:-4] + b"else")
 
     cloud.proxy.fault = replace
     result = machine.run("infer", "--model", url, machine.image)
     assert replaced
     assert result.returncode == 75, result.stderr
     assert "the storage returns other data than were written" in result.stderr
-    run.write(name, weights)
+    for name, weights in replaced.items():
+        run.write(name, weights)
     assert machine.outputs("infer", "--model", url, machine.image) == expected
