@@ -39,7 +39,7 @@ class Dali(Section):
     process, else `gpu`."""
     gpu_share: Annotated[Part | None, _AUTO] = None
     """Share of the batches that the GPU decodes with `decode_on: both`, between 0 and 1, rounded to a
-    fraction from 1/6 to 5/6, with a denominator of at most 6; `auto`: 1/2. Which batches these are depends
+    fraction with a denominator of at most 6, but not to 0 or 1; `auto`: 1/2. Which batches these are depends
     only on their positions in the run."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
     """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9, and 1 with
