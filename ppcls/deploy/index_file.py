@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import struct
-import tokenize
 import zipfile
-import zlib
 from pathlib import Path
 from typing import get_args
 
@@ -16,12 +13,7 @@ import numpy as np
 from ppcls.deploy.image_index import ImageIndex, Kind, import_faiss
 from ppcls.errors import UserError, counted
 from ppcls.files import open_regular
-
-# Errors that NumPy, zipfile, json and FAISS raise for invalid files.
-_DAMAGED = (
-    *(ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, struct.error),
-    *(RecursionError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
-)
+from ppcls.files.damaged import NUMPY_ERRORS
 
 
 def read_index_file(file: Path) -> ImageIndex:
@@ -44,7 +36,7 @@ def read_index_file(file: Path) -> ImageIndex:
             f"{file}: cannot be read as an index: {error.strerror or error}; expected a file written by "
             "ppcls index build that you can read"
         ) from None
-    except _DAMAGED as error:
+    except NUMPY_ERRORS as error:  # and those of json and FAISS
         raise UserError(
             f"{file}: expected a file written by ppcls index: {error}; build the index again"
         ) from None

@@ -9,10 +9,6 @@ Decisions:
 from __future__ import annotations
 
 import io
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.files import atomic_write, read_regular
+from ppcls.files.damaged import NUMPY_ERRORS
 from ppcls.report.record import EvalRecord, LabelMistake, LabelOutcomes, Mistake, Outcomes
 
 EVALUATION_FILE = "evaluation.npz"
-# Errors that NumPy and zipfile raise for damaged archives. NotImplementedError is a RuntimeError.
-_DAMAGED = (
-    *(OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, struct.error),
-    *(RecursionError, RuntimeError, MemoryError, OverflowError, SyntaxError, tokenize.TokenError),
-)
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ def read_evaluation(path: Path) -> StoredEvaluation | None:
         epoch, update = arrays["position"].tolist()
         names = tuple(arrays["names"].tolist())
         outcomes = _to_outcomes(arrays) if "confidences" in arrays else _to_labels(arrays)
-    except _DAMAGED:
+    except NUMPY_ERRORS:
         return None
     return StoredEvaluation(epoch, update, outcomes, names)
 

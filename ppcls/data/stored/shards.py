@@ -17,8 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppcls.data.images.header import check_size
 from ppcls.data.records.shard import (
@@ -31,6 +33,7 @@ from ppcls.data.records.shard import (
 )
 from ppcls.data.stored.roots import naming, stored_objects
 from ppcls.errors import DecodeError, UserError, counted
+from ppcls.files.damaged import NUMPY_ERRORS
 from ppcls.files.object_cache import GIB, ObjectCache, data_folder, lock, write_new
 from ppcls.files.objects import ObjectInfo
 from ppcls.files.urls import UrlPath
@@ -160,11 +163,20 @@ def _open(name: str, index: str, record_format: FileFormat, records: StoredRecor
     with lock(file):
         if not file.is_file():
             _store_records(file, name, index, record_format, records)
-    with np.load(file, allow_pickle=False) as arrays:
-        offsets, sizes, labels = (arrays[each] for each in ("offsets", "sizes", "labels"))
+        try:
+            offsets, sizes, labels = _read_records(file)
+        except NUMPY_ERRORS:  # damaged
+            file.unlink(missing_ok=True)
+            _store_records(file, name, index, record_format, records)
+            offsets, sizes, labels = _read_records(file)
     url = UrlPath(f"{records.cache.url}/{name}")
     files: OpenFiles = records  # type: ignore[assignment]
     return FileShard(url, offsets, sizes, labels, record_format, files)
+
+
+def _read_records(file: Path) -> list[NDArray[Any]]:
+    with np.load(file, allow_pickle=False) as arrays:
+        return [arrays[each] for each in ("offsets", "sizes", "labels")]
 
 
 def _store_records(

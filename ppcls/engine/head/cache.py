@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from numpy.typing import NDArray
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.protocol import Index
 from ppcls.files import atomic_write
+from ppcls.files.damaged import NUMPY_ERRORS
 
 Floats = NDArray[np.float32]
 KEY_SIZE = 16  # bytes of a hash
-
-# Errors of a file that is incomplete or damaged. Its features are computed again.
-_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
 
 def hash_contents(index: Index, positions: Iterable[int] | None = None) -> dict[int, bytes]:
@@ -98,7 +95,7 @@ def _read(file: Path) -> dict[bytes, Floats]:
         with np.load(file, allow_pickle=False) as arrays:
             keys = arrays["keys"]
             features = arrays["features"]
-    except _DAMAGED:
+    except NUMPY_ERRORS:  # its features are computed again
         return {}
     fits = (
         keys.dtype == np.uint8

@@ -171,6 +171,12 @@ def test_containers_have_the_samples_of_the_disk(
     again = dataset(kind, paths=[f"{URL}/train-*{suffix}"], **keys).read(21)
     assert again.labels.tolist() == files.labels.tolist()
     assert not gets(server), "labels and copies remain for the next run"
+    stored = [file for file in (data_folder(URL) / "records").rglob("*") if file.read_bytes()[:2] == b"PK"]
+    assert stored
+    for file in stored:
+        file.write_bytes(file.read_bytes()[:-30])
+    repaired = dataset(kind, paths=[f"{URL}/train-*{suffix}"], **keys).read(21)
+    assert repaired.labels.tolist() == files.labels.tolist()
 
 
 @pytest.mark.parametrize(

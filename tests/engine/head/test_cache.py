@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ppcls.engine.head.cache import FeatureCache, hash_arrays
@@ -34,6 +34,8 @@ def test_stored_features_are_read_by_another_process(tmp_path: Path) -> None:
 
 
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.booleans())
+@example(at=456, value=1, cut=False)  # encrypted
+@example(at=456, value=32, cut=False)  # unknown compression
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_files_never_give_wrong_shapes(tmp_path: Path, at: int, value: int, cut: bool) -> None:
     for file in tmp_path.glob("*"):
