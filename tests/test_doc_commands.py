@@ -44,6 +44,9 @@ PLACEHOLDERS = {
     "PATTERN": "'MobileNetV3*'",
     "PREFIX": "output/mine/best_model",
     "PHOTO": "photo.jpg",
+    "IMAGES": "photo.jpg",
+    "RUN": "runs/pets",
+    "EXPORT": "exported",
     "BUNDLE": "runs/pets/bundle",
 }
 # What changes in a command to save time, or to use a free port: patterns and replacements. Besides, the
@@ -54,7 +57,7 @@ SHORTER = {
     r"^curl ": "curl --silent --show-error --fail ",
     r"http://127.0.0.1:8000": "http://127.0.0.1:PORT",
     r"model\.serve\(port=8000\)": "model.serve(port=PORT, wait=False).terminate()",
-    r"^ppcls train scanned/": r"\g<0> --model RegNetX_200MF --image-size 32",
+    r"^ppcls train (scanned|pets)/": r"\g<0> --model RegNetX_200MF --image-size 32",
     r"^ppcls train pictures/(?! .*hf-hub)": r"\g<0> --model RegNetX_200MF",
     r"^ppcls train pictures/": r"\g<0> --output runs/new_NUMBER --image-size 32",
     r"^ppcls train .*--epochs (8|10|20) .*": r"\g<0> --epochs 1",
@@ -68,9 +71,10 @@ SHORTER = {
     r".* -c examples/few_labels.yaml": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25"
     " Global.epochs=1 DataLoader.Train.sampler.samples=32",
     r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 -o Global.output_dir=output/tune",
-    r"^(taskset .*)?((ppcls |python tools/)benchmark(\.py)?|python benchmarks/run.py) (?!compare|charts).*": (
-        r"\g<0> --seconds 0.05 --rounds 2"
-    ),
+    (
+        r"^(taskset .*)?((ppcls |python tools/)benchmark(\.py)?|python benchmarks/run.py) "
+        r"(?!compare|charts|limits).*"
+    ): r"\g<0> --seconds 0.05 --rounds 2",
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
     r" --clients 1 8 64": " --clients 1 2",
     # Examples of `--help` and comments, which use results of other commands.
@@ -79,7 +83,16 @@ SHORTER = {
     r"catalogue\.index 'photos": "photos.index 'photos",
     r" --undo audit/undo-\S+": " --undo audit/undo-*.csv",
     r" --out (lists|shards)/": r" --out \1_NUMBER/",
-    r"^(ppcls |python tools/)verify": r"ppcls export --model runs/pets --trust --format bundle && \g<0>",
+    r"^(ppcls |python tools/)verify": (
+        r"([ -e runs/pets/bundle ] || ppcls export --model runs/pets --trust --format bundle) && \g<0>"
+    ),
+    r" --model FOLDER": " --model exported",
+    r"^ppcls runs FOLDER": "ppcls runs runs",
+    r"^ppcls dataset audit pictures/ --fix confirmed.csv": r"head -1 audit/fixes.csv > confirmed.csv; \g<0>",
+    r" --pretrained runs/pets-head": " --pretrained runs/pets",
+    r"^python benchmarks/run.py limits .*": r"\g<0> --seconds 0.05",
+    r"^cp -rL runs/digits/best_model": "cp -rL runs/pets/best_model",
+    r" digits_model dataset/digits/images/7/0007.jpg": " digits_model photo.jpg",
     r" bundle\.zip": " runs/pets/bundle.zip",
     r"^ppcls dataset cells$": r"\g<0> 20",
     r"^.*-c configs/cells.yaml --improvement": r"ppcls dataset cells 80; \g<0>",
@@ -96,7 +109,7 @@ KEY = "0123456789abcdef" * 4  # of the HTTP API
 # What the fixture `models` adds.
 MODELS = (
     r"runs/(pets|cats|embeddings)|ppcls runs|runs\.py|output/(best|inf|quick)|BUNDLE|onnx/|ResNet50_photos"
-    r"|exported/"
+    r"|exported/|--resume RUN|--model (FOLDER|EXPORT)|cp -rL runs"
 )
 SERVER = r"(ppcls |python tools/)serve|tensorboard|make visualdl"
 QUICK = (
@@ -195,7 +208,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "labels.csv").write_text("".join(["id,species\n", *rows]))
     write_pictures(folder / "breeds", 10)
     (folder / "breeds.csv").write_text("".join(["id,breed\n", *rows]))
-    for name in ("scans", "held_out"):
+    (folder / "my_parts.py").touch()
+    for name in ("scans", "held_out", "other", "pets"):
         shutil.copytree(folder / "pictures", folder / name)
     write_pictures(folder / "other_photos", 3)
     paths = sorted((folder / "pictures").rglob("*.jpg"))
