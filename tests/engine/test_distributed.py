@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from equal_runs import check_equal_records, check_equal_weights
 from launched_run import CAPTURED, LINEAR, TRAIN, run
 from small_net import build_linear
 
@@ -17,7 +17,6 @@ from ppcls.cli.eval import evaluate
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord, StepRecord
-from ppcls.weights.files import read_arrays
 
 CONSTANT = {"name": "Constant", "learning_rate": 0.01}
 
@@ -87,18 +86,8 @@ def test_two_ranks_train_and_evaluate_as_one(
     two = make_yaml("two", **common, DataLoader__Train__sampler={**sampler, "batch_size": 4, "shuffle": True})
     assert cli.train(["-c", str(one)]) == 0
     run(LINEAR, "-c", str(two), ranks=2, logs=tmp_path / "log2")
-    for file in ("model.safetensors", "ema.safetensors"):
-        alone, together = (read_arrays(tmp_path / name / "latest" / file) for name in ("one", "two"))
-        for key, value in alone.items():
-            np.testing.assert_allclose(together[key], value, rtol=0, atol=2e-6, err_msg=key)
-    alone, together = (read_records(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
-    assert len(alone) == len(together) > 0
-    for a, b in zip(alone, together, strict=True):
-        assert (a.epoch, a.update) == (b.epoch, b.update)
-        assert b.metrics == a.metrics
-        assert b.loss == pytest.approx(a.loss, rel=1e-5)
-        if isinstance(a, EvalRecord):
-            assert a.images == b.images == 11
+    check_equal_weights(tmp_path / "one", tmp_path / "two", 2e-6)
+    check_equal_records(tmp_path / "one", tmp_path / "two", 1e-5)
     found = [(tmp_path / name / "report.html").read_text() for name in ("one", "two")]
     for part in (r'"confusion": \{.*?\}', r'<figure title="[^"]+"'):
         first, second = (re.findall(part, page) for page in found)
@@ -123,10 +112,7 @@ def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Pat
         log = (tmp_path / "log2" / f"workerlog.{rank}").read_text()
         assert re.search(r"^replays: [1-9]", log, re.MULTILINE)
     assert "steps: recorded" in (tmp_path / "log2" / "workerlog.0").read_text()
-    for file in ("model.safetensors", "ema.safetensors"):
-        alone, together = (read_arrays(tmp_path / name / "latest" / file) for name in ("one", "two"))
-        for key, value in alone.items():
-            np.testing.assert_allclose(together[key], value, rtol=0, atol=2e-6, err_msg=key)
+    check_equal_weights(tmp_path / "one", tmp_path / "two", 2e-6)
 
 
 def test_resume_with_another_number_of_ranks_continues_the_epochs(

@@ -7,13 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from equal_runs import check_equal_records, check_equal_weights
 from launched_run import LINEAR, SUPPORT, TRAIN, run
-
-from ppcls.report.jsonlines import read_records
-from ppcls.report.record import EvalRecord
-from ppcls.weights.files import read_arrays
 
 pytestmark = pytest.mark.gpu
 WORLDS = [pytest.param(count, marks=pytest.mark.several_gpus(count)) for count in (2, 4)]
@@ -42,17 +38,8 @@ def test_several_gpus_train_and_evaluate_as_one(
         sampler = {"batch_size": 8 // world, "shuffle": True}
         config = make_yaml(name, **common, DataLoader__Train__sampler=sampler)
         run(LINEAR, "-c", str(config), ranks=world, logs=tmp_path / f"log-{name}")
-    for file in ("model.safetensors", "ema.safetensors"):
-        alone, together = (read_arrays(tmp_path / name / "latest" / file) for name in ("one", "several"))
-        for key, value in alone.items():
-            np.testing.assert_allclose(together[key], value, rtol=0, atol=1e-5, err_msg=key)
-    alone, together = (read_records(tmp_path / name / "metrics.jsonl") for name in ("one", "several"))
-    assert len(alone) == len(together) > 0
-    for a, b in zip(alone, together, strict=True):
-        assert (a.epoch, a.update, b.metrics) == (b.epoch, b.update, a.metrics)
-        assert b.loss == pytest.approx(a.loss, rel=1e-4)
-        if isinstance(a, EvalRecord):
-            assert a.images == b.images == 11
+    check_equal_weights(tmp_path / "one", tmp_path / "several", 1e-5)
+    check_equal_records(tmp_path / "one", tmp_path / "several", 1e-4)
 
 
 @pytest.mark.parametrize("ranks", WORLDS)

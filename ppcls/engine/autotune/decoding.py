@@ -131,8 +131,6 @@ def describe(way: Way) -> str:
     """Returns a description of a way to decode, such as ``the CPU``."""
     if way["decode_on"] == "both":
         return f"both devices, {way['gpu_share'] or 1 / 2:.0%} of the batches on the GPU"
-    if way["decode_on"] == "auto":
-        return "the device that suits the number of cores"
     return f"the {way['decode_on'].upper()}"
 
 

@@ -7,14 +7,33 @@ itself reports a divisor of 0.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
+from operator import itemgetter
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1
 _LARGEST_SIDE = INT32  # of an image
-_OF_THE_FIRST = frozenset({"floor_divide", "gather", "reshape", "slice", "squeeze", "unsqueeze"})
-_OF_ALL = frozenset({"combine", "concat", "maximum", "stack"})
+_FIRST = itemgetter(0)
+# How the largest result follows from the largest operands
+_RULES: dict[str, Callable[[list[int]], int]] = {
+    "add": sum,
+    "cast": _FIRST,
+    "combine": max,
+    "concat": max,
+    "floor_divide": _FIRST,
+    "gather": _FIRST,
+    "maximum": max,
+    "minimum": min,
+    "multiply": prod,
+    "reshape": _FIRST,
+    "slice": _FIRST,
+    "squeeze": _FIRST,
+    "stack": max,
+    "unsqueeze": _FIRST,
+}
+# Operators whose other operands are positions, axes or a shape, which do not change the values
+_SELECTIONS = frozenset({"gather", "reshape", "slice", "squeeze", "unsqueeze"})
 
 
 class Sizes:
@@ -56,33 +75,17 @@ class Sizes:
             result: Name or number of the result.
             limit: Largest value of its data type; None if it is that of the operands.
         """
-        first = operands[0] if operands else None
-        if kind == "cast" and first in self._images:
+        image = bool(operands) and operands[0] in self._images
+        if image and kind == "cast":
             self._images.add(result)
-        elif kind == "shape" and first in self._images:
+        elif image and kind == "shape":
             self.add_constants(result, [_LARGEST_SIDE], limit or INT32)
-        elif all(operand in self._largest for operand in operands if kind not in _OF_THE_FIRST):
-            self._compute(kind, operands, result, limit)
-
-    def _compute(self, kind: str, operands: Sequence[Hashable], result: Hashable, limit: int | None) -> None:
-        first = operands[0] if operands else None
-        if first not in self._largest or (kind == "floor_divide" and operands[1] not in self._largest):
-            return
-        values = [self._largest[operand] for operand in operands if operand in self._largest]
-        smallest_limit = min(self._limits[operand] for operand in operands if operand in self._limits)
-        if kind in _OF_THE_FIRST or kind == "cast":
-            largest = values[0]
-        elif kind in _OF_ALL:
-            largest = max(values)
-        elif kind == "minimum":
-            largest = min(values)
-        elif kind == "add":
-            largest = sum(values)
-        elif kind == "multiply":
-            largest = prod(values)
-        else:
-            return
-        self.add_constants(result, [largest], smallest_limit if limit is None else limit)
+        elif kind in _RULES and operands:
+            values = operands[:1] if kind in _SELECTIONS else operands
+            if all(value in self._largest for value in values):
+                largest = _RULES[kind]([self._largest[value] for value in values])
+                of_operands = min(self._limits[value] for value in values)
+                self.add_constants(result, [largest], of_operands if limit is None else limit)
 
     def __contains__(self, value: Hashable) -> bool:
         """Returns whether a value is known not to be negative."""
