@@ -1,8 +1,9 @@
 """Trains on two processes while faults end them again and again: `make soak MINUTES=60`.
 
 An undisturbed run comes first. Then runs with the same config are disturbed at random times: a random
-process is killed, stopped by a signal, or frozen, or the launcher is killed with all its processes. Each
-time, the same command continues the run. After each run, three comparisons with the undisturbed run follow:
+process is killed, stopped by a signal, or frozen, or the launcher is killed with all its processes. The
+kinds come in random order, and each comes once before any comes again. Each time, the same command continues
+the run. After each run, three comparisons with the undisturbed run follow:
 
 - The samples of each update, over all ranks. The updates that count are those before the checkpoint from
   which the next start resumed. A sample that is missing there is lost; one that is there too often is
@@ -156,6 +157,7 @@ class Soak:
         self._chance = random.Random(options.seed)
         self._deadline = time.monotonic() + options.minutes * 60
         self._totals = Totals()
+        self._next: list[str] = []
 
     def run(self) -> int:
         """Runs until the time is over, and returns the exit code."""
@@ -271,7 +273,10 @@ class Soak:
                 "Ctrl-C to a rank": lambda: rank.send_signal(signal.SIGINT),
                 "frozen rank": rank.suspend,
             }
-        name = self._chance.choice(list(faults))
+        if not any(name in faults for name in self._next):  # each kind once, before any kind again
+            self._next += self._chance.sample(list(faults), len(faults))
+        name = next(name for name in self._next if name in faults)
+        self._next.remove(name)
         try:
             faults[name]()
         except psutil.NoSuchProcess:
