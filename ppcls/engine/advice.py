@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppcls.data.loaders.section import Dali
+from ppcls.engine.profiling.scaling import DATA, EXCHANGE, OTHER, UNEQUAL
 from ppcls.errors import counted
 from ppcls.report.summary.rounding import format_ratio
 
@@ -14,6 +15,49 @@ _NEGLIGIBLE = 0.05  # largest share of waiting time that needs no change
 _LARGE = 8  # smallest ratio of stored to used pixels for which smaller files are suggested
 _MIN_CORES = 8  # smallest number of cores per process with which the CPU can decode for a GPU
 _HW_DECODER_LOAD = 0.65  # DALI's default; with less, the hardware decoder is often idle
+
+
+@dataclass(frozen=True)
+class RankFeed:
+    """How a rank of a run gets its images.
+
+    Attributes:
+        by_dali: Whether DALI loads the images.
+        dali_can: Whether DALI supports all transforms of the data set on this device.
+        can_share: Whether CPU and GPU could both decode, and do not yet.
+        cores: CPU cores per process.
+        workers: Workers of paddle.io per process.
+        decodes: Whether images are decoded, and not stored as arrays.
+        caches: Whether ``DataLoader.Train.cache`` is set.
+    """
+
+    by_dali: bool
+    dali_can: bool
+    can_share: bool
+    cores: int
+    workers: int
+    decodes: bool
+    caches: bool
+
+
+def advise_ranks(feed: RankFeed) -> dict[str, str]:
+    """Returns what to do against each loss of scaling, by its cause."""
+    data = []
+    if not feed.by_dali and feed.dali_can:
+        data.append("set Global.use_dali=True")
+    if not feed.by_dali and feed.workers < feed.cores:
+        data.append(f"raise {_LOADER}.num_workers from {feed.workers} to {feed.cores}")
+    if feed.decodes and not feed.caches:
+        if feed.by_dali and feed.can_share:
+            data.append(f"set {_LOADER}.dali.decode_on=both")
+        data.append("keep the decoded images (DataLoader.Train.cache=memory or disk)")
+    data.append("use more CPU cores per process")
+    return {
+        DATA: f"{', or '.join(data[:2])}; --dry-run measures the loader alone",
+        EXCHANGE: "use larger batches or Global.update_freq, or AMP level O2, which halves the gradients",
+        UNEQUAL: "look for other programs on its GPU and cores, or a GPU that is throttled",
+        OTHER: "raise Global.print_batch_step, or look for slow hooks and other programs on the machine",
+    }
 
 
 @dataclass(frozen=True)

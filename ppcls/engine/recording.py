@@ -8,20 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paddle import nn
+from paddle import DataParallel, nn
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
+from ppcls.data.build import dali_settings, describe_feed
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
+from ppcls.data.loaders.dali.settings import has_memory_for_pipelines
 from ppcls.data.section import Split
+from ppcls.engine.advice import RankFeed, advise_ranks
 from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.checkpoint.snapshot import CONFIG
 from ppcls.engine.core.hooks import ProfileWindow, RunHook, load_hooks
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.core.observers import MemoryObserver, Observers, ProgressObserver
+from ppcls.engine.core.state import TrainState
 from ppcls.engine.evaluation.heat_map import HeatMaps
 from ppcls.engine.evaluation.report_inputs import ReportImages, weight_histograms
 from ppcls.engine.profiling.profile import build_profile
+from ppcls.engine.profiling.scaling import Scaling, ScalingMeter
 from ppcls.engine.trainer_status import trainer_status
 from ppcls.files import check_replaceable, write_text
 from ppcls.report.html import RunInfo
@@ -82,6 +87,14 @@ def record_run(
         profile = build_profile(recording.profiled, run.state, run.settings.epochs, output_dir)
         step = profile.choose_step(step)
         observers.append(profile)
+    elif runtime.world_size > 1:
+        if isinstance(run.state.network, DataParallel) and run.settings.find_unused_parameters:
+            note = "scaling: not measured, because of Global.find_unused_parameters"
+            run = replace(run, notes=(*run.notes, note))
+        else:
+            scaling = _build_scaling(run.state, run.settings.epochs)
+            step = scaling.choose_step(step)
+            observers.append(scaling)
     reporter = Reporter()
     output = None
     if runtime.is_main:
@@ -93,6 +106,35 @@ def record_run(
     return replace(
         run, step=step, reporter=reporter, observers=Observers([*observers, *hooks]), output=output
     )
+
+
+def _build_scaling(state: TrainState, epochs: int) -> ScalingMeter:
+    """Returns the observer that measures the scaling of a run over its ranks.
+
+    Args:
+        state: State of the run, new or resumed.
+        epochs: Number of epochs of the run.
+    """
+    runtime = state.runtime
+    split = state.config.DataLoader.need_train()
+
+    def describe(scaling: Scaling) -> str:
+        feed = describe_feed(split, runtime, state.config.Arch, use_dali=state.config.Global.use_dali)
+        decodes_files = split.dataset.transform_ops[0].decodes_images
+        hints = advise_ranks(
+            RankFeed(
+                by_dali=feed.uses_dali,
+                dali_can=feed.dali_supported,
+                can_share=has_memory_for_pipelines(runtime.card) and not dali_settings(split, runtime).turns,
+                cores=runtime.cores,
+                workers=split.loader.num_workers,
+                decodes=decodes_files,
+                caches=split.cache is not None,
+            )
+        )
+        return scaling.describe(hints)
+
+    return ScalingMeter(state, epochs * state.updates_per_epoch, describe)
 
 
 def _open_reports(

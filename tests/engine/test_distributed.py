@@ -133,11 +133,13 @@ def test_ranks_share_batch_norms_statistics(
 ) -> None:
     """What training evaluates is what the checkpoint holds, whichever rank looks at it."""
     changes = {"DataLoader__Train__sampler__batch_size": 4, "Optimizer__lr__learning_rate": 1e-3}
-    config = make_yaml("shared", **changes, Global__epochs=1)
+    config = make_yaml("shared", **changes, Global__epochs=4, Global__eval_interval=4)
     run(TRAIN, "-c", str(config), ranks=2, logs=tmp_path / "log")
     records = [
         each for each in read_records(tmp_path / "shared" / "metrics.jsonl") if isinstance(each, EvalRecord)
     ]
+    scaling = "scaling: 2 ranks train "  # of the 16 updates, four are samples
+    assert (tmp_path / "shared" / "train.log").read_text().count(scaling) == 1
     assert evaluate(["-c", str(config)]) == 0
     printed = capsys.readouterr().out
     loss = re.search(r"loss ([0-9.]+) top1 ([0-9.]+)", printed)

@@ -50,6 +50,7 @@ def test_two_ranks_draw_different_dropout_and_keep_equal_weights(
     assert (one["buffer"], one["groups"]) == (3 << 20, 1)
     log = (tmp_path / "run" / "train.log").read_text()
     assert "learning rates x 4: 16 images per update (8 per step on 2 processes x update_freq 2)" in log
+    assert "scaling: not measured, because of Global.find_unused_parameters" in log
     assert one["first_rate"] == pytest.approx(4 * 0.01)
 
 
