@@ -486,7 +486,7 @@ def _plan(tree: Tree, seconds: float) -> Config:
         resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
     except UserError:
         resizable = False
-    plan = plan_run(measured, seconds, classes, side, resizable=resizable)
+    plan = plan_run(measured, seconds, side, resizable=resizable)
     write_status(plan.describe())
     limit = time_limit(measured, seconds)
     overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": limit}

@@ -181,9 +181,10 @@ def build_run(
             notes += _compare_with_head(
                 config.Arch,
                 indexes[_TRAIN].labels,
-                output_dir,
+                updates=(settings.epochs, state.updates_per_epoch),
                 head=config.LinearHead is not None,
                 pretrained=pretrained,
+                output_dir=output_dir,
             )
         notes += _restore(state, checkpoints, resumed) if resumed is not None else []
         if writing and runtime.is_main:
@@ -327,17 +328,27 @@ def _describe_model(
 
 
 def _compare_with_head(
-    arch: AnyArch, labels: NDArray[Any], output_dir: Path, *, head: bool, pretrained: bool
+    arch: AnyArch,
+    labels: NDArray[Any],
+    *,
+    updates: tuple[int, int],
+    head: bool,
+    pretrained: bool,
+    output_dir: Path,
 ) -> Iterator[str]:
     """Yields whether a linear head or fine-tuning is expected to be better, if the model is one classifier.
 
     Args:
         labels: Labels of the training images.
+        updates: Number of epochs, and number of updates per epoch.
         head: Whether the run fits a linear head.
         pretrained: Whether it starts from pretrained weights.
     """
     if isinstance(arch, Arch) and labels.ndim == 1 and (pretrained or arch.chooses_weights):
-        yield from Choice(len(labels), len(np.unique(labels)), pretrained, head, output_dir).describe()
+        epochs, per_epoch = updates
+        classes = len(np.unique(labels))
+        choice = Choice(len(labels), classes, epochs, per_epoch, pretrained, head, output_dir)
+        yield from choice.describe()
 
 
 def suggest_small_model(name: str, image_shape: Sequence[int]) -> list[str]:

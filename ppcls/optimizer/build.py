@@ -9,8 +9,8 @@ from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 
 from ppcls.optimizer.base import Optimizer
-from ppcls.optimizer.functional import SGD_RATE, with_plain_sgd
-from ppcls.optimizer.name_rules import Factors
+from ppcls.optimizer.functional import HIDDEN_MATRIX, SGD_RATE, with_plain_sgd
+from ppcls.optimizer.name_rules import Factors, hidden_matrices
 from ppcls.optimizer.paddle_optimizers import set_multi_precision
 from ppcls.optimizer.state import DECOUPLED_DECAY
 
@@ -30,7 +30,8 @@ def build_optimizer(
     All parameters are in one group, so that ``clip_norm`` applies to the global norm. The learning rate is a
     number, initially the peak of the schedule. Call ``set_lr`` before each update to change it. The function
     sets ``optimize_attr`` and ``regularizer`` of parameters that have their own learning rate or weight
-    decay. It replaces the values that were set for an earlier optimizer of the same model.
+    decay, or that Muon treats as matrices. It replaces the values that were set for an earlier optimizer of
+    the same model.
 
     Args:
         spec: Optimizer of the config.
@@ -59,7 +60,9 @@ def build_optimizer(
     if any(SGD_RATE in parameter.optimize_attr for parameter in model.parameters()):
         built = with_plain_sgd(built)
     set_multi_precision(built, multi_precision)
+    matrices = hidden_matrices(model)
     for name, parameter in model.named_parameters():
+        parameter.optimize_attr[HIDDEN_MATRIX] = name in matrices
         # An architecture such as PP-HGNetV2 may set the learning rates of some parameters.
         architecture_rate = parameter.optimize_attr.setdefault(
             "given", parameter.optimize_attr["learning_rate"]

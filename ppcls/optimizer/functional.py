@@ -1,4 +1,4 @@
-"""Optimizers for Paddle: LARS, Lion, and AdamW and LAMB with a weight decay per parameter.
+"""Optimizers for Paddle: LARS, Lion, Muon, and AdamW and LAMB with a weight decay per parameter.
 
 Paddle's arguments ``apply_decay_param_fun`` and ``exclude_from_weight_decay_fn`` only switch the weight decay
 of a parameter off. Another decay per parameter needs `_append_optimize_op`, which Paddle calls for each of
@@ -9,6 +9,7 @@ with each optimizer, and compares it with a formula.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +17,12 @@ import paddle
 from paddle import Tensor, optimizer
 
 SGD_RATE = "sgd_rate"  # key in a parameter's ``optimize_attr`` for a constant learning rate
+HIDDEN_MATRIX = "hidden_matrix"  # another key: whether Muon treats the parameter as a matrix
+# Coefficients of the polynomial that Jordan et al. 2024 chose, and its number of iterations. The singular
+# values of the result are between about 0.7 and 1.2.
+_ORTHOGONAL_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
+_ORTHOGONAL_ITERATIONS = 5
+_ADAM_SIZE = 0.2  # root mean square of the updates of AdamW, as measured by Liu et al. 2025
 
 
 def with_plain_sgd(built: optimizer.Optimizer) -> optimizer.Optimizer:
@@ -105,13 +112,13 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
 
     def _create_accumulators(self, _block: Any, parameters: list[Tensor]) -> None:
         for parameter in parameters:
-            master = self._create_master_weight(parameter) if self._has_master(parameter) else parameter
+            master = self._create_master_weight(parameter) if _has_master(self, parameter) else parameter
             for kind in self.kinds:
                 self._add_accumulator(kind, master)
 
     def _append_optimize_op(self, _block: Any, pair: tuple[Tensor, Tensor]) -> None:
         parameter, gradient = pair
-        has_master = self._has_master(parameter)
+        has_master = _has_master(self, parameter)
         weight = self._master_weights[parameter.name] if has_master else parameter
         self.change(
             weight,
@@ -122,9 +129,6 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
         )
         if has_master:
             parameter.copy_(weight.astype(parameter.dtype), False)
-
-    def _has_master(self, parameter: Tensor) -> bool:
-        return bool(self._multi_precision and self._is_dtype_fp16_or_bf16(parameter.dtype))
 
 
 class LarsOptimizer(FormulaOptimizer):
@@ -192,3 +196,68 @@ class LionOptimizer(FormulaOptimizer):
             direction = direction + decay * weight
         weight.subtract_(direction * rate)
         moment.scale_(self._beta2).add_((1.0 - self._beta2) * gradient)
+
+
+class MuonOptimizer(AdamWPerParameter):
+    """Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) beside AdamW.
+
+    Weights that `HIDDEN_MATRIX` marks get an update with orthogonal rows or columns. All others are updated
+    by AdamW. The size of an update is that of AdamW (Liu et al. 2025, https://arxiv.org/abs/2502.16982), so
+    both use the same learning rate and weight decay.
+
+    Args:
+        momentum: Factor of the previous velocity of matrices.
+        common: Arguments of `AdamWPerParameter`.
+    """
+
+    def __init__(self, momentum: float, **common: Any) -> None:
+        super().__init__(**common)
+        self._momentum = momentum
+
+    def _create_accumulators(self, block: Any, parameters: list[Tensor]) -> None:
+        super()._create_accumulators(block, [each for each in parameters if not _is_hidden_matrix(each)])
+        for parameter in filter(_is_hidden_matrix, parameters):
+            master = self._create_master_weight(parameter) if _has_master(self, parameter) else parameter
+            self._add_accumulator("velocity", master)
+
+    def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
+        parameter, gradient = pair
+        if not _is_hidden_matrix(parameter):
+            super()._append_optimize_op(block, pair)
+            return
+        has_master = _has_master(self, parameter)
+        weight = self._master_weights[parameter.name] if has_master else parameter
+        velocity = self._get_accumulator_master("velocity", parameter)
+        gradient = gradient.astype("float32")
+        velocity.scale_(self._momentum).add_(gradient)
+        direction = (gradient + self._momentum * velocity).flatten(1)
+        update = orthogonalize(direction) * (_ADAM_SIZE * math.sqrt(max(direction.shape)))
+        update = update.reshape(weight.shape) + self.decays[parameter.name] * weight
+        weight.subtract_(update * self._create_param_lr(pair))
+        if has_master:
+            parameter.copy_(weight.astype(parameter.dtype), False)
+
+
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Returns about the nearest matrix with orthogonal rows or columns, by a Newton-Schulz iteration.
+
+    Args:
+        matrix: Matrix [R, C], float32. Zeros remain zeros.
+    """
+    a, b, c = _ORTHOGONAL_POLYNOMIAL
+    rows, columns = matrix.shape
+    result = matrix.t() if rows > columns else matrix
+    result = result / (result.square().sum().sqrt() + 1e-12)
+    for _ in range(_ORTHOGONAL_ITERATIONS):
+        product = result.matmul(result, transpose_y=True)
+        result = a * result + (b * product + c * product.matmul(product)).matmul(result)
+    return result.t() if rows > columns else result
+
+
+def _is_hidden_matrix(parameter: Tensor) -> bool:
+    return bool(parameter.optimize_attr.get(HIDDEN_MATRIX))
+
+
+def _has_master(built: optimizer.Optimizer, parameter: Tensor) -> bool:
+    """Returns whether the updates of a half-precision parameter change a float32 master weight."""
+    return bool(built._multi_precision and built._is_dtype_fp16_or_bf16(parameter.dtype))

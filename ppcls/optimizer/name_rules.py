@@ -161,6 +161,25 @@ def _matching(key: str, patterns: Iterable[str], names: Iterable[str], model: nn
     return matched
 
 
+def hidden_matrices(model: nn.Layer) -> frozenset[str]:
+    """Returns the names of the weights of convolutions and linear layers that `Muon` treats as matrices.
+
+    Weights of the first layer, of the classifier and of depthwise convolutions are none: pixels and logits
+    have a meaning of their own, and the filters of depthwise convolutions do not form a matrix. The layers
+    are recognized by name and shape, because `ppcls.arch.fused` has layers of its own.
+    """
+    shapes = {
+        name: parameter.shape
+        for name, parameter in model.named_parameters()
+        if name.endswith("weight") and len(parameter.shape) in (2, 4)
+    }
+    hidden = list(shapes)[1:]
+    if not hidden:
+        return frozenset()
+    classifier = {f"{layer}.weight" for layer in classifier_layers(model)}
+    return frozenset(name for name in hidden if name not in classifier and min(shapes[name][:2]) > 1)
+
+
 def classifier_layers(model: nn.Layer) -> list[str]:
     """Returns the names of the layers that return a model's logits. Distilled models of DeiT have two.
 

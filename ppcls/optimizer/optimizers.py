@@ -95,6 +95,26 @@ class AdamWDL(AdamW):
         return is_excluded or super().exempts(name, flat)
 
 
+class Muon(AdamW):
+    """Muon (Jordan et al. 2024): updates of matrices have orthogonal rows or columns.
+
+    It applies to the weights of convolutions and linear layers, except those of the first layer, the
+    classifier and depthwise convolutions. All other parameters are updated by AdamW. Both have updates of
+    about the same size (Liu et al. 2025), so the learning rate and the weight decay are those of AdamW.
+    """
+
+    momentum: Decay = 0.95
+    """Factor of the previous velocity of matrices in each update, with Nesterov momentum."""
+
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns AdamW with other updates of matrices; see `MuonOptimizer` and `DecoupledOptimizer`."""
+        from ppcls.optimizer.functional import MuonOptimizer
+
+        return MuonOptimizer(
+            momentum=self.momentum, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, **common
+        )
+
+
 class RMSProp(CoupledOptimizer):
     """RMSProp (Tieleman & Hinton 2012), with momentum."""
 

@@ -6,9 +6,7 @@ Decisions:
 
 - The plan keeps the size of the images if at least `_ENOUGH_EPOCHS` epochs fit, because smaller images cost
   accuracy, and then tries smaller images.
-- A head is planned if too few epochs of fine-tuning fit. With few images per class, fine-tuning also needs
-  `_ENOUGH_UPDATES`: with 6 digits per class, a head had 0.88, and fine-tuning 0.61 after 80 updates, 0.88
-  after 200, 0.94 after 240 and 0.95 after 400.
+- A head is planned if too few epochs of fine-tuning fit, or fewer than `ENOUGH_UPDATES`.
 - All durations are measured on this machine, under its present load. The end of a run, which writes the
   report, is assumed to take as long as its start, because both mostly import libraries and read files.
 - A tenth of the rest is a reserve. The plan is a forecast, so the run also gets a limit,
@@ -22,7 +20,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ppcls.engine.head.expectation import FEW
+from ppcls.engine.head.expectation import ENOUGH_UPDATES, MOST_EPOCHS
 from ppcls.engine.head.section import LinearHead
 from ppcls.errors import UserError, counted
 
@@ -30,8 +28,6 @@ FIT_ROWS = 256  # rows of features with which the fit of a head is measured
 _FIT_EXPONENT = 1.3  # 60, 320 and 1,158 digits took 0.1, 0.4 and 2.1 s
 _RESERVE = 0.1  # share of the remaining time
 _ENOUGH_EPOCHS = 10
-_ENOUGH_UPDATES = 300  # with few images per class
-_MOST_EPOCHS = 100
 _SIDES = (0.75, 0.5, 0.3)  # further sides of the images, relative to the measured one
 _SIDE_STEP = 32
 _SMALLEST_SIDE = 64
@@ -112,13 +108,12 @@ class TimePlan:
         return f"plan: {what} with {size}, about {self.seconds:.0f} s in all, because {self.why}"
 
 
-def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, resizable: bool) -> TimePlan:
+def plan_run(measured: Measured, seconds: float, side: int, *, resizable: bool) -> TimePlan:
     """Returns the run that is expected to be best among those that end in time.
 
     Args:
         measured: Figures of one epoch with images of ``side``.
         seconds: Duration of the whole command, with its start and the measurement.
-        classes: Number of classes.
         side: Side of the measured images in pixels.
         resizable: Whether the model and the config accept smaller images.
 
@@ -131,22 +126,17 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
     heads = [plan for each in sides for plan in _heads(measured, each, each / side)]
     heads = heads if measured.can_fit else []
     fitting_heads = [replace(plan, seconds=plan.seconds + fixed) for plan in heads if plan.seconds <= budget]
-    few = bool(fitting_heads) and measured.images < FEW * max(classes, 1)
+    least = ENOUGH_UPDATES if fitting_heads else 0
     fitting = [(each, _epochs(measured, budget, each / side)) for each in sides]
     for each, epochs in fitting:
-        if epochs >= _ENOUGH_EPOCHS and (not few or epochs * measured.updates >= _ENOUGH_UPDATES):
+        if epochs >= _ENOUGH_EPOCHS and epochs * measured.updates >= least:
             why = "the time suffices"
             if each != side:
-                least = f"{_ENOUGH_UPDATES} updates" if few else f"{_ENOUGH_EPOCHS} epochs"
-                why = f"larger images allow fewer than {least}"
+                why = f"larger images allow fewer than {_describe_least(measured, least)}"
             return _training(measured, each, side, epochs, why)
     if fitting_heads:
-        why = f"fewer than {_ENOUGH_EPOCHS} epochs of fine-tuning fit"
-        if few:
-            why = (
-                f"fewer than {_ENOUGH_UPDATES} updates of fine-tuning fit into the time and {_MOST_EPOCHS} "
-                f"epochs, and there are fewer than {FEW} training images per class"
-            )
+        missing = _describe_least(measured, least)
+        why = f"fewer than {missing} of fine-tuning fit into the time and {MOST_EPOCHS} epochs"
         return replace(fitting_heads[0], why=why)
     if fitting[-1][1]:
         each, epochs = fitting[-1]
@@ -160,6 +150,13 @@ def plan_run(measured: Measured, seconds: float, classes: int, side: int, *, res
         f"{sides[-1]} x {sides[-1]} pixels ends within {seconds:.0f} s; expected at least {needed} s; "
         "choose more time, a smaller --model, or fewer images"
     )
+
+
+def _describe_least(measured: Measured, updates: int) -> str:
+    """Returns which of both limits needs more time: ``updates``, or `_ENOUGH_EPOCHS`."""
+    if updates > _ENOUGH_EPOCHS * measured.updates:
+        return counted(updates, "update")
+    return counted(_ENOUGH_EPOCHS, "epoch")
 
 
 def _smaller_sides(side: int) -> Iterator[int]:
@@ -176,7 +173,7 @@ def _epoch_seconds(measured: Measured, scale: float) -> float:
 
 
 def _epochs(measured: Measured, budget: float, scale: float) -> int:
-    return max(0, min(_MOST_EPOCHS, int(budget / max(_epoch_seconds(measured, scale), 1e-6))))
+    return max(0, min(MOST_EPOCHS, int(budget / max(_epoch_seconds(measured, scale), 1e-6))))
 
 
 def _training(measured: Measured, each: int, side: int, epochs: int, why: str) -> TimePlan:

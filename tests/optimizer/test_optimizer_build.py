@@ -101,6 +101,7 @@ UPDATES = {
     "Lamb": lamb,
     "LARS": lars,
     "Lion": lion,
+    "Muon": adamw,  # without a hidden layer; see test_muon.py
 }
 
 

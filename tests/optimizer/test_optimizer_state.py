@@ -16,6 +16,7 @@ KINDS = {
     "Lamb": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),
     "LARS": ("velocity",),
     "Lion": ("moment",),
+    "Muon": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),  # without a hidden layer
 }
 HALVED = ("0.weight", "0.bias", "3.weight", "3.bias")  # as in O2, where batch norm stays float32
 TRAINABLE = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")

@@ -9,7 +9,7 @@ from ppcls.registry import OPTIMIZERS
 
 LR = 0.1
 COEFF = 0.3
-NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp", "Lamb", "LARS", "Lion")
+NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp", "Lamb", "LARS", "Lion", "Muon")
 
 
 def make_spec(name: str, decay: float = COEFF, **fields: Any) -> Optimizer:

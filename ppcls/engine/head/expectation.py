@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ppcls.commands import command_line
+from ppcls.errors import counted
 from ppcls.zoo import installed_models
 
-# The study in docs/own-data.md: with 6 digits per class, the head was better by 0.2, and with 60, fine-tuning
-# by 0.05. Photographs resemble ImageNet, and half of those of the study are negatives, so 4 sufficed there.
-FEW = 20  # training images per class below which a head is expected to be better
+# The study in docs/own-data.md: fine-tuning needs updates more than images. With 6 digits per class, a head
+# had 0.88, and fine-tuning STUDY. Photographs resemble ImageNet, and half of those of the
+# study are negatives, so 80 updates sufficed there.
+ENOUGH_UPDATES = 300  # with which fine-tuning is expected to be better than a head
+MOST_EPOCHS = 100  # of fine-tuning few images
 _MOST_IMAGES = 20_000  # as for `Arch.pretrained: auto`; with more, fine-tuning is the usual choice
-_EPOCHS = 20  # of fine-tuning after a head
+_EPOCHS = 20  # of fine-tuning after a head, if they have enough updates
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Choice:
     Attributes:
         images: Number of training images.
         classes: Number of classes with training images.
+        epochs: Number of epochs of the run.
+        updates_per_epoch: Number of updates of an epoch of training.
         pretrained: Whether the run starts from pretrained weights.
         head: Whether the run fits only a head.
         output: Output folder of the run, which contains its config.
@@ -30,6 +36,8 @@ class Choice:
 
     images: int
     classes: int
+    epochs: int
+    updates_per_epoch: int
     pretrained: bool
     head: bool
     output: Path
@@ -38,49 +46,55 @@ class Choice:
         """Yields the line for the log, with the command for the other choice; nothing for many images."""
         if not 0 < self.classes <= self.images <= _MOST_IMAGES:
             return
-        per_class = self.images / self.classes
-        number = f"{per_class:.3g} training images per class"
-        few = per_class < FEW
+        epochs = self._enough_epochs() if self.head else self.epochs
+        updates = epochs * self.updates_per_epoch
+        number = f"{counted(updates, 'update')} ({counted(epochs, 'epoch')})"
+        few = updates < ENOUGH_UPDATES
+        verb = "are too few" if few else "suffice"
+        reason = f"because {number} {verb} to adapt all layers (limit {ENOUGH_UPDATES})"
         if not self.pretrained:
-            installed = next(iter(installed_models()), None)
-            reason = "a head needs the features of pretrained weights, and this run has none"
-            other = (
-                ["--model", installed]
-                if installed is not None
-                else ["--model", "MODEL", "--pretrained", "FILE"]
-            )
-            where = f", such as those of {installed}, which are installed" if installed is not None else ""
-            expected = f"; with weights{where}, a head is expected to be better" if few else ""
+            yield f"head or fine-tuning: {self._without_weights(number, few=few)}"
+        elif self.head:
+            here, when = (", as here,", "To compare afterwards") if few else ("", "Afterwards")
+            better = "a head" if few else "fine-tuning"
+            start = "" if few else ", start it from this head"
             yield (
-                f"head or fine-tuning: {reason}{expected} ({number}). To fit a head: "
-                f"{self._command('head', '--head', *other)}"
-            )
-        elif few and not self.head:
-            yield (
-                f"head or fine-tuning: a head is expected to be better, because {number} are few to "
-                f"adapt all layers (limit {FEW}). To compare: {self._command('head', '--head')}"
+                f"head or fine-tuning: {better}{here} is expected to be better, {reason}. {when}{start}: "
+                f"{self._tune()}"
             )
         elif few:
+            longer = self._enough_epochs()
+            more = f", or train with --epochs {longer}" if longer > self.epochs else ""
             yield (
-                f"head or fine-tuning: a head, as here, is expected to be better, because {number} are few "
-                f"to adapt all layers (limit {FEW}). To compare afterwards: {self._tune()}"
-            )
-        elif self.head:
-            yield (
-                f"head or fine-tuning: fine-tuning is expected to be better, because {number} suffice to "
-                f"adapt all layers (limit {FEW}). Afterwards, start it from this head: {self._tune()}"
+                f"head or fine-tuning: a head is expected to be better, {reason}{more}. To compare: "
+                f"{self._command('head', '--head')}"
             )
         else:
             yield (
-                f"head or fine-tuning: fine-tuning, as here, is expected to be better, because {number} "
-                f"suffice to adapt all layers (limit {FEW}). For a result within a minute or so: "
-                f"{self._command('head', '--head')}"
+                f"head or fine-tuning: fine-tuning, as here, is expected to be better, {reason}. For a "
+                f"result within a minute or so: {self._command('head', '--head')}"
             )
+
+    def _without_weights(self, number: str, *, few: bool) -> str:
+        installed = next(iter(installed_models()), None)
+        other = ["--model", "MODEL", "--pretrained", "FILE"] if installed is None else ["--model", installed]
+        where = "" if installed is None else f", such as those of {installed}, which are installed"
+        expected = f"; with weights{where}, a head is expected to be better" if few else ""
+        return (
+            "a head needs the features of pretrained weights, and this run has none"
+            f"{expected} ({number}). To fit a head: {self._command('head', '--head', *other)}"
+        )
+
+    def _enough_epochs(self) -> int:
+        """Returns the number of epochs with which fine-tuning is expected to be better, within limits."""
+        needed = math.ceil(ENOUGH_UPDATES / max(1, self.updates_per_epoch))
+        return min(MOST_EPOCHS, max(_EPOCHS, needed))
 
     def _command(self, suffix: str, *options: str) -> str:
         output = self.output.with_name(f"{self.output.name}-{suffix}")
         return command_line("train", "-c", self.output / "config.yaml", *options, "--output", output)
 
     def _tune(self) -> str:
-        options = ["-o", "LinearHead=null", "--epochs", str(_EPOCHS), "--pretrained", str(self.output)]
+        epochs = str(self._enough_epochs())
+        options = ["-o", "LinearHead=null", "--epochs", epochs, "--pretrained", str(self.output)]
         return self._command("tuned", *options)

@@ -102,6 +102,7 @@ SPECS = {
     "Lamb": {"name": "Lamb", "weight_decay": 0.1, "clip_norm": 1.0},
     "LARS": {"name": "LARS", "lars_coeff": 0.1},
     "Lion": {"name": "Lion", "weight_decay": 0.1},
+    "Muon": {"name": "Muon", "weight_decay": 0.1},
     "frozen": {"name": "Momentum", "freeze": ["conv.*", "bn.*"]},
     "by name": {
         "name": "Momentum",

@@ -15,36 +15,62 @@ from ppcls.engine.head.expectation import Choice
 
 
 @pytest.mark.parametrize(
-    ("images", "pretrained", "head", "parts"),
+    ("images", "epochs", "updates", "pretrained", "head", "parts"),
     [
         (
             60,
+            20,
+            4,
             True,
             False,
-            ("a head is expected to be better", "6 training images per class are few", "--head"),
+            (
+                "a head is expected to be better, because 80 updates (20 epochs) are too few to adapt all "
+                "layers (limit 300), or train with --epochs 75. To compare: ",
+                "--head",
+            ),
         ),
-        (60, True, True, ("a head, as here, is expected", "-o LinearHead=null --epochs 20 --pretrained")),
-        (600, True, False, ("fine-tuning, as here, is expected", "60 training images per class ")),
+        (60, 75, 4, True, False, ("fine-tuning, as here, is expected", "300 updates (75 epochs) suffice")),
         (
-            600,
+            16,
+            100,
+            1,
             True,
-            True,
-            ("fine-tuning is expected to be better", "start it from this head", "--pretrained"),
+            False,
+            (
+                "a head is expected",
+                "100 updates (100 epochs) are too few to adapt all layers (limit 300). To",
+            ),
         ),
-        (60, False, False, ("needs the features of pretrained weights", "--model EfficientNet_lite0")),
-        (20_001, True, False, ()),
-        (5, True, False, ()),  # more classes than images, as in an index without labels
+        (
+            16,
+            1,
+            1,
+            True,
+            True,
+            ("a head, as here, is expected", "-o LinearHead=null --epochs 100 --pretrained"),
+        ),
+        (60, 1, 4, True, True, ("fine-tuning is expected to be better", "-o LinearHead=null --epochs 75 ")),
+        (600, 20, 38, True, False, ("fine-tuning, as here, is expected", "760 updates (20 epochs) suffice")),
+        (600, 1, 38, True, False, ("a head is expected to be better", "with --epochs 20")),
+        (600, 1, 38, True, True, ("fine-tuning is expected", "start it from this head", "--epochs 20 ")),
+        (60, 20, 4, False, False, ("needs the features of pretrained weights", "--model EfficientNet_lite0")),
+        (20_001, 20, 1251, True, False, ()),
+        (5, 20, 1, True, False, ()),  # more classes than images, as in an index without labels
+        (12, 20, 0, True, False, ("0 updates (20 epochs) are too few",)),
     ],
 )
-def test_expectation(
+def test_expectation_counts_updates(
     images: int,
+    epochs: int,
+    updates: int,
     pretrained: bool,
     head: bool,
     parts: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(expectation, "installed_models", lambda: ["EfficientNet_lite0"])
-    text = "".join(Choice(images, 10, pretrained, head, Path("runs/pets")).describe())
+    choice = Choice(images, 10, epochs, updates, pretrained, head, Path("runs/pets"))
+    text = "".join(choice.describe())
     assert bool(text) == bool(parts)
     for part in parts:
         assert part in text
@@ -65,7 +91,7 @@ def test_printed_commands_are_valid(
     start = ["train", str(tmp_path / "pictures"), "--print-config", *(["--head"] if head else [])]
     (output / "config.yaml").write_text(_run(start, printed))
     (output / "best_model").mkdir()
-    (line,) = Choice(20 if few else 2000, 10, pretrained, head, output).describe()
+    (line,) = Choice(2000, 10, 20, 1 if few else 125, pretrained, head, output).describe()
     command = shlex.split(line[line.index("ppcls train") :])
     config = tmp_path / "config.yaml"
     config.write_text(_run([*command[1:], "--print-config"], printed))
