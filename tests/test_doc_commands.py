@@ -274,8 +274,12 @@ def is_quick(example: Example) -> bool:
 
 
 def needs_clone(example: Example) -> bool:
-    """Whether the commands install packages, which takes minutes; ``.ci/run`` also runs ``make docs``."""
-    return example.network and any(command.startswith(("make ", "pip ")) for command in example.commands)
+    """Whether the commands install packages, which takes minutes; ``.ci/run`` also runs ``make docs``.
+
+    ``pip`` never runs in the environment of the tests, where it would replace packages.
+    """
+    programs = ("make ", "pip ") if example.network else ("pip ",)
+    return any(command.startswith(programs) for command in example.commands)
 
 
 @pytest.mark.timeout(3600)  # some documents have many commands
