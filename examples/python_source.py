@@ -1,7 +1,7 @@
 """Trains on images from a Python object, which draws circles and squares when the loader requests them.
 
     python examples/python_source.py
-    python examples/python_source.py -o Global.use_dali=False Global.epochs=2
+    python examples/python_source.py -o Global.use_dali=False Global.output_dir=output/without_dali
 
 The object has an array of labels, and returns the bytes of an encoded image for each position. Your object
 can read these bytes from a database, an archive or a service. `register_source` registers the object under a
