@@ -21,6 +21,7 @@ from ppcls.data.image_cache.place import (
     free_bytes,
     remove_unused,
     use,
+    used_alone,
 )
 from ppcls.data.image_cache.store import CachedImage, ImageStore, entry_bytes
 from ppcls.data.images.header import DecodeError
@@ -115,19 +116,31 @@ class ImageCache:
             wait: Function to call repeatedly while images are decoded.
 
         Raises:
-            UserError: The images do not fit into the memory or on the disk, or the folder can't be written.
+            UserError: The images do not fit into the memory or on the disk, or the folder can't be used.
         """
+        try:
+            store = self._open(decode, wait)
+        except OSError as error:  # of files of the cache, because bad images are DecodeErrors
+            raise self._unusable(error) from None
+        return CachedIndex(self._index, self._ops, store)
+
+    def _open(self, decode: Decode, wait: Callable[[], None]) -> ImageStore:
         start = time.time_ns()
-        use(self._folder, self._kind)
+        lock = use(self._folder, self._kind)
         with filling(self._folder, wait) as waited:
             store = ImageStore(self._folder, len(self._index))
             if not (waited and self._checked_since(start)):
                 missing = self._find_missing(store)
+                if store.mostly_replaced(missing):
+                    with used_alone(lock) as alone:
+                        if alone:
+                            store.clear()
+                            missing = np.arange(len(self._index))
                 if len(missing):
                     self._fill(store, missing, decode, wait)
                 (self._folder / _CHECKED).touch()
             store.map()
-        return CachedIndex(self._index, self._ops, store)
+        return store
 
     def _token(self, decoder: str) -> str:
         """Returns the name of the folder, which depends on the files, the transforms and the decoder."""
@@ -157,9 +170,10 @@ class ImageCache:
             remove_unused(self._folder)
         self._check_room(need, len(missing))
         started = shown = time.monotonic()
+        stored = 0
         print_error(
-            f"{self._key}: decoding {counted(len(missing), 'image')}, which need {need / 1e9:.2f} GB, into "
-            f"{self._folder}"
+            f"{self._key}: decoding {counted(len(missing), 'image')}, which need {_describe_size(need)}, "
+            f"into {self._folder}"
         )
         for begin in range(0, len(missing), _CHUNK):
             wait()
@@ -168,8 +182,10 @@ class ImageCache:
             decoded = zip(positions, decode(positions), states, strict=True)
             # Bad images are tried again at the next start, because the disk may have failed for a moment.
             images = [CachedImage(at, pixels, state) for at, pixels, state in decoded if pixels is not None]
+            stored += len(images)
             try:
                 store.append(images)
+                store.forget(set(positions).difference(image.position for image in images))
             except OSError as error:
                 raise self._full(f"{error.strerror}", len(missing) - begin) from None
             if time.monotonic() - shown > _REPORT:
@@ -178,9 +194,11 @@ class ImageCache:
                     f"{self._key}: {begin + len(positions):,} of "
                     f"{counted(len(missing), 'image is', 'images are')} decoded"
                 )
+        bad = len(missing) - stored
+        note = f"; {counted(bad, 'image is', 'images are')} bad" if bad else ""
         print_error(
-            f"{self._key}: {counted(len(missing), 'image is', 'images are')} decoded in "
-            f"{time.monotonic() - started:.1f} s; the cache has {store.size / 1e9:.2f} GB"
+            f"{self._key}: {counted(stored, 'image is', 'images are')} decoded in "
+            f"{time.monotonic() - started:.1f} s; the cache has {_describe_size(store.size)}{note}"
         )
 
     def _estimate(self, missing: NDArray[np.int64]) -> int:
@@ -199,7 +217,15 @@ class ImageCache:
         """Raises `UserError` if the images do not fit."""
         free = free_bytes(self._folder, self._kind)
         if need > free:
-            raise self._full(f"they need {need / 1e9:.2f} GB, but {free / 1e9:.2f} GB are free", count)
+            text = f"they need {_describe_size(need)}, but {_describe_size(free)} are free"
+            raise self._full(text, count)
+
+    def _unusable(self, error: OSError) -> UserError:
+        other = "set it to disk" if self._kind == "memory" else "set PPCLS_HOME to another folder"
+        return UserError(
+            f"{self._key}: can't use the cache in {self._folder}: {error.strerror or error}; {other}, or "
+            "remove this key"
+        )
 
     def _full(self, reason: str, count: int) -> UserError:
         other = "set it to disk" if self._kind == "memory" else "set PPCLS_HOME to a larger disk"
@@ -207,6 +233,11 @@ class ImageCache:
             f"{self._key}: can't store {counted(count, 'decoded image')} in {self._folder}: {reason}; "
             f"{other}, shrink the images with `ppcls dataset resize`, or remove this key"
         )
+
+
+def _describe_size(count: int) -> str:
+    """Returns a number of bytes in GB, or in MB if it is less than 1 GB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"
 
 
 def _file_state(path: bytes) -> tuple[int, int]:

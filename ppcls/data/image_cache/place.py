@@ -67,14 +67,18 @@ def filling(folder: Path, wait: Callable[[], None]) -> Iterator[bool]:
         yield waited
 
 
-def use(folder: Path, kind: CacheKind) -> None:
+def use(folder: Path, kind: CacheKind) -> TextIO:
     """Marks a cache as used until this process ends, and creates its folder if it is missing.
 
     The last process that uses shared memory frees it. A process that is killed does not free it, so the next
     run finds the images.
 
+    Returns:
+        The lock, for `used_alone`.
+
     Raises:
         UserError: The folder can't be created, or belongs to another user.
+        OSError: The file of the lock can't be used.
     """
     file = _lock_shared(folder)
     owner = os.getpid()
@@ -86,6 +90,24 @@ def use(folder: Path, kind: CacheKind) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(release)
+    return file
+
+
+@contextmanager
+def used_alone(lock: TextIO) -> Iterator[bool]:
+    """Returns a context in which no other process uses a cache.
+
+    Args:
+        lock: Result of `use`.
+
+    Yields:
+        Whether this is so. If another process uses the cache, the context changes nothing.
+    """
+    alone = _lock_exclusively(lock)
+    try:
+        yield alone
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def remove_unused(kept: Path) -> None:

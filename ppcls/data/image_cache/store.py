@@ -4,6 +4,7 @@ Decisions:
 - ``pixels`` has the images as ``.npy`` files, one after the other. ``journal`` has one record per image. A
   record is written when the pixels are on the disk, so each valid record has its pixels, also after a kill or
   a power failure. What is in ``pixels`` after the last record is overwritten.
+- A record of 0 bytes removes an image, whose file has become bad. Its old pixels are used by no later start.
 - All processes map ``pixels`` into memory and share it. Like every mapped file, it must not be truncated by
   another program.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,37 @@ class ImageStore:
         """Number of bytes of all images, including those that were replaced."""
         return self._end
 
+    def mostly_replaced(self, missing: NDArray[np.int64]) -> bool:
+        """Returns whether images that were replaced, or will be, need more space than the others.
+
+        Args:
+            missing: Positions of the images that will be stored.
+        """
+        kept = self._places[:, 1].sum() - self._places[missing, 1].sum()
+        return bool(self._end > 2 * kept)
+
+    def clear(self) -> None:
+        """Removes all images. No other process may use them.
+
+        Raises:
+            OSError: The files can't be written.
+        """
+        for path in (self._journal, self._pixels):  # in this order, because a record needs its pixels
+            with self._open(path) as file:
+                file.truncate(0)
+        self._places[:] = 0
+        self.states[:] = -1
+        self._end = 0
+
+    def forget(self, positions: Iterable[int]) -> None:
+        """Removes those of the images that are stored. Processes that use them already may continue.
+
+        Raises:
+            OSError: The disk or the memory is full.
+        """
+        stored = [position for position in positions if self._places[position, 1]]
+        self._write([(position, 0, 0, -1, -1) for position in stored])
+
     def append(self, images: Iterable[CachedImage]) -> None:
         """Stores images. Those that are stored already are replaced.
 
@@ -90,6 +122,10 @@ class ImageStore:
                 end += size
             file.flush()
             os.fdatasync(file.fileno())
+        self._write(records)
+
+    def _write(self, records: Sequence[tuple[int, ...]]) -> None:
+        """Appends records to the journal."""
         if not records:
             return
         values = np.array(records, np.int64)
@@ -127,7 +163,7 @@ class ImageStore:
                 & (position >= 0)
                 & (position < len(self._places))
                 & (offset >= 0)
-                & (size > 0)
+                & (size >= 0)
                 & (size <= length)
                 & (offset <= length - size)
             )

@@ -28,6 +28,7 @@ from ppcls.data.image_cache import cached_index, place
 from ppcls.data.image_cache.cached_index import CachedIndex, ImageCache
 from ppcls.data.image_cache.decoding import decode_by_numpy
 from ppcls.data.image_cache.store import CachedImage, ImageStore
+from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.protocol import describe_index
 from ppcls.data.loaders.batch import Loader
@@ -71,6 +72,7 @@ from pathlib import Path
 import numpy as np
 from ppcls.data.image_cache import place
 from ppcls.data.image_cache.cached_index import ImageCache
+from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.transforms.specs import DecodeImage, plan_chain
 
@@ -241,6 +243,66 @@ def test_only_changed_files_are_decoded_again(index: FileIndex) -> None:
     assert len(open_cache(other, Decoder())) == 39
 
 
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_a_file_that_becomes_bad_is_no_longer_used(index: FileIndex, kind: Any) -> None:
+    """Nor by a process that waits meanwhile and does not compare the files itself."""
+
+    class Rejecting(Decoder):
+        def __call__(self, positions: list[int]) -> list[Any]:
+            pixels = super().__call__(positions)
+            return [None if at in (3, 5) else image for at, image in zip(positions, pixels, strict=True)]
+
+    check(open_cache(index, Decoder(), kind))
+    (index.root / "03.jpg").write_bytes(b"")
+    (index.root / "05.jpg").unlink()
+    (index.root / "06.jpg").touch()
+    for decoded in ([3, 5, 6], [3, 5]):  # bad files are tried at each start
+        again = Rejecting()
+        cached = open_cache(index, again, kind)
+        assert again.decoded == decoded
+        (journal,) = (index.root.parent / ("home" if kind == "disk" else "shm")).rglob("journal")
+        waiting = CachedIndex(index, CHAIN, ImageStore(journal.parent, 40))
+        for each in (cached, waiting):
+            for bad in (3, 5):
+                with pytest.raises((DecodeError, FileNotFoundError)):
+                    each.read(bad)
+    (index.root / "03.jpg").write_bytes(b"good again")
+    (index.root / "05.jpg").write_bytes(b"good again")
+    check(open_cache(index, Decoder(), kind))
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["alone", "beside another run"])
+def test_replaced_images_are_removed_when_no_other_run_uses_them(
+    index: FileIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: bool
+) -> None:
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", CODE.replace('"memory"', '"disk"'), str(tmp_path), str(index.root)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("open"):
+            pass
+        return process
+
+    sizes = []
+    for _ in range(4):
+        for path in index.root.iterdir():
+            status = path.stat()
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        with start() as process:
+            (pixels,) = (tmp_path / "home").rglob("pixels")
+            sizes.append(pixels.stat().st_size)
+            other = start() if used and len(sizes) == 1 else None
+            process.communicate("end\n", timeout=GUARD)
+        assert process.returncode == 0
+        if other is not None:
+            beside = other
+    growth = [size / sizes[0] for size in sizes]
+    assert growth == ([1, 2, 3, 4] if used else [1, 1, 1, 1])
+    if used:
+        beside.communicate("end\n", timeout=GUARD)
+        assert beside.returncode == 0
+
+
 def test_processes_that_start_together_decode_once(index: FileIndex) -> None:
     ready = threading.Barrier(4)
     waits: list[int] = []
@@ -336,6 +398,18 @@ def test_the_estimated_size_is_that_of_the_files(folder: Path, monkeypatch: pyte
         loader_of(folder, "disk", chain=CHAINS[chain])
         (pixels,) = (folder.parent / "home").rglob("pixels")
         assert needed == pixels.stat().st_size
+
+
+@pytest.mark.parametrize("name", ["use.lock", "fill.lock", "journal", "pixels"])
+def test_a_folder_that_cannot_be_used_is_an_error(index: FileIndex, tmp_path: Path, name: str) -> None:
+    check(open_cache(index, Decoder()))
+    (path,) = (tmp_path / "home").rglob(name)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(
+        UserError, match=r"^DataLoader\.Train\.cache: can't use .*: Is a directory; set PPCLS_"
+    ):
+        open_cache(index, Decoder())
 
 
 def test_a_full_disk_is_an_error_and_keeps_what_is_stored(
