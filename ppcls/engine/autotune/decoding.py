@@ -10,7 +10,8 @@ Decisions:
 - Of several processes on a machine, one measures with its share of the cores, and all use its choice.
 - Without a measurement, `ppcls.data.loaders.dali.settings` chooses one of the devices. On an H200 with 8
   cores, a prototype trained ResNet-50 at 7,020 images/s with both, 6,290 with the GPU and 4,360 with the CPU;
-  with 16 cores 7,750, 6,770 and 8,310. `both` itself has not run on a GPU, so it is not used unmeasured.
+  with 16 cores 7,750, 6,770 and 8,310. `both` itself has trained no whole run on a GPU, so it is not used
+  unmeasured.
 - On a GPU with less than 32 GiB, only one device decodes, because each pipeline needs GPU memory.
 - Only the images of training may be decoded by both. Results of evaluations would otherwise depend on the
   number of processes.
