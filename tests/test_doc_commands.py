@@ -212,6 +212,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("scans", "held_out", "other", "pets"):
         shutil.copytree(folder / "pictures", folder / name)
     write_pictures(folder / "other_photos", 3)
+    run("ppcls dataset photos 32", folder)
     paths = sorted((folder / "pictures").rglob("*.jpg"))
     lines = [f"{path.relative_to(folder / 'pictures')} {int(path.parent.name == 'dogs')}" for path in paths]
     (folder / "list.txt").write_text("\n".join(lines) + "\n")
@@ -243,7 +244,6 @@ def models(files: Path) -> Path:
         shutil.copytree(files / "runs" / "pets", files / "runs" / name, symlinks=True)
     run("ppcls export --model runs/pets --trust --output exported", files)
     run("ppcls export --model runs/pets --trust --format onnx --output onnx", files)
-    run("ppcls dataset photos 32", files)
     run(
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -subj /CN=localhost",
         files,
