@@ -88,6 +88,11 @@ class Run:
     pretrained: bool = False
 
     @property
+    def from_scratch(self) -> bool:
+        """Whether a new run starts with random weights."""
+        return self.resumed is None and not self.pretrained
+
+    @property
     def loaders(self) -> dict[str, Loader]:
         """The loaders of training and evaluation, keyed by the name of the data set."""
         return all_loaders(self.state, self.evaluator)

@@ -163,6 +163,7 @@ def _open_reports(
         bad_images=output_dir / BAD_IMAGES,
         classes=run.checkpoints.class_names,
         auditable_root=run.state.config.DataLoader.need_train().dataset.auditable_root,
+        from_scratch=run.from_scratch,
         pictures=pictures,
         weights=partial(weight_histograms, run.state.model),
     )

@@ -34,6 +34,7 @@ from ppcls.report.confusion import class_name, label_scores
 from ppcls.report.console import clock
 from ppcls.report.record import LabelOutcomes, Outcomes
 from ppcls.report.reporters import log_failure
+from ppcls.report.stored_evaluation import read_best_evaluation
 from ppcls.report.summary.certainty import advise, measure_certainty
 from ppcls.runtime.collectives import fail_together
 from ppcls.runtime.signals import describe_ignored
@@ -132,7 +133,7 @@ def summarize(
     """Yields the last lines of the log: the best metric, the recall per class, and commands to try next.
 
     Args:
-        outcomes: Results per image of the best evaluation; None if there are none.
+        outcomes: Results per image of the evaluation to describe; None if there are none.
         seconds: Duration of the run in this process.
     """
     score = run.state.progress.best
@@ -147,8 +148,11 @@ def summarize(
         if (certainty := measure_certainty(outcomes.confusion, all_names)) is not None:
             yield certainty.describe()
             root = run.state.config.DataLoader.need_train().dataset.auditable_root
-            yield advise(outcomes.confusion, all_names, run.gap.trained("top1"), root)
-        yield from warn_of_one_class(outcomes.confusion, run.checkpoints.class_names)
+            accuracy = run.gap.trained("top1")
+            yield advise(outcomes.confusion, all_names, accuracy, root, from_scratch=run.from_scratch)
+        yield from warn_of_one_class(
+            outcomes.confusion, run.checkpoints.class_names, from_scratch=run.from_scratch
+        )
     address = run.state.config.Global.output_dir
     model: str | Path = output_dir if run.checkpoints.has_best() else output_dir / LATEST
     if is_url(address):  # the folder is a copy on this machine
@@ -202,20 +206,23 @@ def describe_labels(outcomes: LabelOutcomes, names: Sequence[str]) -> str:
     return f"{title}: {', '.join(parts)}"
 
 
-def warn_of_one_class(confusion: NDArray[np.int64], names: Sequence[str]) -> Iterator[str]:
+def warn_of_one_class(
+    confusion: NDArray[np.int64], names: Sequence[str], *, from_scratch: bool
+) -> Iterator[str]:
     """Yields a warning if the model predicts the same class for images of several classes.
 
     Args:
         confusion: Confusion matrix, [classes, classes] int64, one row per true class, one column per
             predicted class.
         names: Class names in order of label; empty if unknown.
+        from_scratch: Whether the run started with random weights.
     """
     predicted = np.flatnonzero(confusion.sum(axis=0)).tolist()
     if len(predicted) == 1 and np.count_nonzero(confusion.sum(axis=1)) > 1:
+        weights = ", start from published weights (--pretrained)," if from_scratch else ""
         yield (
             f"warning: the model predicts {class_name(names, predicted[0])} for every validation image; "
-            "train longer (--epochs), start from published weights (--pretrained), or change the learning "
-            "rate (--lr)"
+            f"train longer (--epochs){weights} or change the learning rate (--lr)"
         )
 
 
@@ -235,12 +242,19 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         ignored = "" if runtime.embedded else describe_ignored()
         for line in filter(None, [*run.notes, note, *describe_unshared(runtime, output_dir), ignored]):
             run.log(line)
+        done = state.epoch >= run.settings.epochs and not state.progress.closing
+        if run.resumed is not None and done:
+            run.log(
+                f"nothing to train: the run has all of its {counted(run.settings.epochs, 'epoch')}; to continue it, "
+                "set a larger number with --epochs (Global.epochs)"
+            )
         fit(run)
         run.log(
             f"done: {counted(state.epoch, 'epoch')}, {counted(state.update, 'update')}; all files are in "
             f"{output_dir}"
         )
-        for line in summarize(run, output_dir, kept.outcomes, time.monotonic() - start):
+        described, reason = _choose_outcomes(run, output_dir, kept)
+        for line in (*reason, *summarize(run, output_dir, described, time.monotonic() - start)):
             run.log(line)
         run.reporter.finish()
         run.check_output()
@@ -265,6 +279,26 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         raise stopped
     if missed := missed_targets(state):
         raise MissedTargetError(f"epoch {state.epoch}: {missed}; the model is saved in {output_dir}")
+
+
+def _choose_outcomes(
+    run: Run, output_dir: Path, kept: OutcomeKeeper
+) -> tuple[Outcomes | LabelOutcomes | None, list[str]]:
+    """Returns the results of the best evaluation, and lines for the log if they are of another one.
+
+    The best evaluation can be older than the resume, and its results are then in a file.
+    """
+    if kept.best or run.resumed is None or not run.state.runtime.is_main:
+        return kept.outcomes, []
+    stored = read_best_evaluation(output_dir)
+    if stored is not None:
+        return stored.outcomes, []
+    if kept.outcomes is None:
+        return None, []
+    return kept.outcomes, [
+        "the best evaluation was before the run resumed, and its results per image are missing: recall and "
+        "accuracy below are those of this run's first evaluation"
+    ]
 
 
 def missed_targets(state: TrainState) -> str:

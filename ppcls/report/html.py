@@ -74,6 +74,7 @@ class RunInfo:
         bad_images: File that lists the skipped images. It may not exist.
         classes: Class names in order of label; may be empty.
         auditable_root: Folder whose labels ``ppcls dataset audit`` can check; None for data in another form.
+        from_scratch: Whether the run started with random weights.
         pictures: Source of training images and evaluated samples.
         weights: Function that returns histograms of the weights, keyed by name.
     """
@@ -85,6 +86,7 @@ class RunInfo:
     bad_images: Path | None = None
     classes: Sequence[str] = ()
     auditable_root: str | None = None
+    from_scratch: bool = False
     pictures: PictureSource = field(default_factory=PictureSource)
     weights: Callable[[], Mapping[str, Histogram]] = dict
 
@@ -276,7 +278,10 @@ class HtmlReport(Reporter):
             pairs = confused_pairs(confusion, names)
             recalls = class_recalls(confusion, names)
             certainty = measure_certainty(confusion, names)
-            advice = advise(confusion, names, _train_accuracy(self._records), info.auditable_root)
+            accuracy = _train_accuracy(self._records)
+            advice = advise(
+                confusion, names, accuracy, info.auditable_root, from_scratch=info.from_scratch
+            )
         reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
         try:
             curve = read_curve(self._path.with_name(CURVE_FILE), certainty)

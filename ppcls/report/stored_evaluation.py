@@ -9,7 +9,8 @@ Decisions:
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from ppcls.files import atomic_write, read_regular
 from ppcls.files.damaged import NUMPY_ERRORS
+from ppcls.report.jsonlines import read_history
 from ppcls.report.record import EvalRecord, LabelMistake, LabelOutcomes, Mistake, Outcomes
 
 EVALUATION_FILE = "evaluation.npz"
@@ -43,17 +45,33 @@ class StoredEvaluation:
     def has_samples(self, name: Callable[[int], str]) -> bool:
         """Returns whether a data set still has the samples of the mistakes at the same positions.
 
+        The folder of the data set may have moved.
+
         Args:
             name: Function that returns the name of a sample. It raises IndexError for a missing one.
         """
         try:
-            return self.names == tuple(name(mistake.position) for mistake in self.outcomes.mistakes)
+            names = tuple(name(mistake.position) for mistake in self.outcomes.mistakes)
         except IndexError:
             return False
+        return len(names) == len(self.names) and _differ_by_folder(self.names, names)
 
     def is_of(self, record: EvalRecord) -> bool:
         """Returns whether a record is that of this evaluation."""
         return (record.epoch, record.update) == (self.epoch, self.update)
+
+
+def _differ_by_folder(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Returns whether names are equal if one folder at their start is replaced by another one."""
+    if tuple(before) == tuple(after):
+        return True
+    common = zip(reversed(before[0].split("/")), reversed(after[0].split("/")), strict=False)
+    kept = "/".join(reversed([old for old, _ in itertools.takewhile(lambda parts: parts[0] == parts[1], common)]))
+    old = before[0][: len(before[0]) - len(kept)]
+    new = after[0][: len(after[0]) - len(kept)]
+    return bool(kept) and all(
+        was.startswith(old) and now == new + was[len(old) :] for was, now in zip(before, after, strict=True)
+    )
 
 
 def store_evaluation(path: Path, evaluation: StoredEvaluation) -> None:
@@ -86,6 +104,17 @@ def read_evaluation(path: Path) -> StoredEvaluation | None:
     except NUMPY_ERRORS:
         return None
     return StoredEvaluation(epoch, update, outcomes, names)
+
+
+def read_best_evaluation(run: Path) -> StoredEvaluation | None:
+    """Returns the best evaluation of a run with its results per sample; None if they are not stored.
+
+    Args:
+        run: Output folder of the run.
+    """
+    stored = read_evaluation(run / EVALUATION_FILE)
+    best = None if stored is None else read_history(run / "metrics.jsonl").best
+    return stored if stored is not None and best is not None and stored.is_of(best) else None
 
 
 def _from_outcomes(outcomes: Outcomes) -> dict[str, NDArray[Any]]:

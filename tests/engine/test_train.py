@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from ppcls.recipe.load import load_config, validate
 from ppcls.recipe.schema import Config
 from ppcls.registry import ARCHITECTURES
 from ppcls.report.jsonlines import read_records
-from ppcls.report.record import EvalRecord, StepRecord
+from ppcls.report.record import EvalRecord, Outcomes, StepRecord
+from ppcls.report.stored_evaluation import EVALUATION_FILE, read_evaluation, store_evaluation
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import read_arrays, read_weights
 
@@ -284,7 +286,34 @@ def test_resuming_finished_run_logs_that_it_is_done(
     state = run(make(Global__epochs=1, Global__checkpoints="auto"), cpu)
     assert state.update == 4
     assert digest(tmp_path / "run" / "checkpoints") == before
-    assert "done: 1 epoch, 4 updates" in (tmp_path / "run" / "train.log").read_text()
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "done: 1 epoch, 4 updates" in log
+    assert log.count("nothing to train: the run has all of its 1 epoch; to continue it, set a larger number") == 1
+    assert log.count("recall per class") == 2  # also of the best evaluation, which is in a file
+
+
+def test_resumed_run_describes_its_best_model(
+    make: Callable[..., Config], cpu: Runtime, tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    run(make(Global__epochs=1), cpu)
+    stored = read_evaluation(output / EVALUATION_FILE)
+    assert stored is not None
+    assert isinstance(stored.outcomes, Outcomes)
+    known = replace(stored.outcomes, confusion=np.diag([9, 8, 7, 6]))
+    store_evaluation(output / EVALUATION_FILE, replace(stored, outcomes=known))
+    same = {"Global__checkpoints": "auto", "Optimizer__lr__learning_rate": 1e-12}  # no evaluation is better
+    run(make(Global__epochs=2, **same), cpu)
+    recalls = [line for line in read_log(output) if line.startswith("recall per class")]
+    assert recalls[-1] == "recall per class: 0 1.000 of 9, 1 1.000 of 8, 2 1.000 of 7, 3 1.000 of 6"
+    (output / EVALUATION_FILE).unlink()
+    run(make(Global__epochs=3, **same), cpu)
+    assert "results per image are missing" in (output / "train.log").read_text()
+
+
+def read_log(output: Path) -> list[str]:
+    """Returns the lines of the log without their times."""
+    return [line.split(" ", 2)[-1] for line in (output / "train.log").read_text().splitlines()]
 
 
 def test_resuming_from_unsuitable_checkpoint_changes_no_file(
@@ -334,10 +363,14 @@ def test_class_folders_name_the_classes(
 
 
 def test_model_that_predicts_one_class_for_all_images_causes_a_warning() -> None:
-    (line,) = warn_of_one_class(np.array([[0, 3], [0, 2]]), ("cats", "dogs"))
+    matrix = np.array([[0, 3], [0, 2]])
+    (line,) = warn_of_one_class(matrix, ("cats", "dogs"), from_scratch=True)
     assert line.startswith("warning: the model predicts dogs for every validation image; train longer")
-    assert list(warn_of_one_class(np.array([[1, 2], [0, 2]]), ())) == []
-    assert list(warn_of_one_class(np.array([[0, 0], [0, 2]]), ())) == []
+    assert "published weights" in line
+    (line,) = warn_of_one_class(matrix, ("cats", "dogs"), from_scratch=False)
+    assert "published weights" not in line
+    assert list(warn_of_one_class(np.array([[1, 2], [0, 2]]), (), from_scratch=True)) == []
+    assert list(warn_of_one_class(np.array([[0, 0], [0, 2]]), (), from_scratch=True)) == []
 
 
 def test_describe_recall_names_each_class_or_the_worst() -> None:

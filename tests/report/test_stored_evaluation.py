@@ -136,6 +136,28 @@ def test_a_resumed_report_shows_a_better_evaluation(tmp_path: Path) -> None:
     assert stored.is_of(BETTER)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        (["old/a/1.jpg", "old/b/2.jpg"], ["/new/place/a/1.jpg", "/new/place/b/2.jpg"], True),
+        (["a/1.jpg", "b/2.jpg"], ["new/a/1.jpg", "new/b/2.jpg"], True),
+        (["new/a/1.jpg"], ["a/1.jpg"], True),
+        (["a/1.jpg"], ["a/1.jpg"], True),
+        ([], [], True),
+        (["old/a/1.jpg", "old/b/2.jpg"], ["new/a/1.jpg", "new/c/2.jpg"], False),
+        (["old/a/1.jpg", "old/b/2.jpg"], ["new/a/1.jpg", "other/b/2.jpg"], False),
+        (["old/a/1.jpg"], ["old/a/11.jpg"], False),
+        (["a.tar: 1"], ["b.tar: 1"], False),
+    ],
+)
+def test_an_evaluation_is_restored_after_the_data_moved(
+    before: list[str], after: list[str], same: bool
+) -> None:
+    outcomes = outcomes_of([[1, 1], [1, 1]], len(before))
+    shown = StoredEvaluation(1, 9, outcomes, tuple(before))
+    assert shown.has_samples(dict(enumerate(after)).__getitem__) is same
+
+
 def test_an_evaluation_of_other_samples_is_not_restored(tmp_path: Path) -> None:
     store_evaluation(tmp_path / EVALUATION_FILE, StoredEvaluation(1, 9, BEST.outcomes, ("other.jpg",)))
     shown = read_evaluation(tmp_path / EVALUATION_FILE)

@@ -150,16 +150,19 @@ class OutcomeKeeper(RunHook):
 
     Attributes:
         outcomes: The results; None before the first evaluation, or if they are not collected.
+        best: Whether the results are those of the best evaluation. If not, that was before a resume.
     """
 
     def __init__(self) -> None:
         self.outcomes: Outcomes | LabelOutcomes | None = None
+        self.best = False
 
     @override
     def on_evaluation(self, run: Run, record: EvalRecord) -> None:
         """Keeps the results if they are better."""
         if record.best or self.outcomes is None:
             self.outcomes = record.outcomes
+            self.best = record.best
 
 
 class MemoryObserver(RunHook):

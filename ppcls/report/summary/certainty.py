@@ -91,6 +91,8 @@ def advise(
     names: Sequence[str],
     train_accuracy: float | None = None,
     pictures: str | None = None,
+    *,
+    from_scratch: bool = False,
 ) -> str:
     """Returns one sentence about what to do next, or an empty text without images.
 
@@ -99,6 +101,7 @@ def advise(
         names: Class names in order of label, one per class.
         train_accuracy: Accuracy on the training images, 0..1; None if unknown.
         pictures: Folder whose labels ``ppcls dataset audit`` can check; None for data in another form.
+        from_scratch: Whether the run started with random weights.
     """
     certainty = measure_certainty(confusion, names)
     if certainty is None:
@@ -106,9 +109,10 @@ def advise(
     audit = command_line("dataset", "audit", pictures) if pictures is not None else ""
     counts = confusion.sum(axis=1)
     if certainty.low <= certainty.baseline and np.count_nonzero(counts) > 1:
+        weights = ", start from pretrained weights," if from_scratch else ""
         return (
             "Next: the model is not certainly better than always predicting one class; check the labels"
-            f"{f' with `{audit}`' if audit else ''}, start from pretrained weights, or train longer."
+            f"{f' with `{audit}`' if audit else ''}{weights} or train longer (--epochs)."
         )
     wrong = counts - confusion.diagonal()
     if not wrong.any():

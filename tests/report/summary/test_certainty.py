@@ -49,6 +49,12 @@ def test_advice(confusion: list[list[int]], trained: float | None, expected: str
     assert expected in advise(np.array(confusion), ["cat", "dog"], trained)
 
 
+def test_advice_recommends_pretrained_weights_only_to_runs_without_them() -> None:
+    matrix = np.array([[2, 1], [3, 14]])
+    assert "pretrained weights" in advise(matrix, ["cat", "dog"], from_scratch=True)
+    assert "pretrained weights" not in advise(matrix, ["cat", "dog"], from_scratch=False)
+
+
 @pytest.mark.parametrize(
     ("confusion", "trained"), [([[2, 1], [3, 14]], 1.0), ([[900, 100], [20, 980]], 0.95)]
 )
