@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import ClassVar
 from ppcls.cli.arguments.options import argument, option
 from ppcls.cli.command import command, write_output
 from ppcls.errors import UserError
+from ppcls.files import open_regular
 
+# A line of train.log. A start of a run first writes where its settings come from, and describes its runtime.
+_LOG_LINE = re.compile(rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?P<start>resume: |Paddle \S+ on .+, \d+ process)?")
 HEADER = ("run", "model", "data", "best", "epochs", "duration", "date")
 
 
@@ -18,7 +22,7 @@ HEADER = ("run", "model", "data", "best", "epochs", "duration", "date")
 class RunsOptions:
     """List the runs below a folder: model, data, best result, epochs, duration and date.
 
-    The duration is the time from the first to the last message of a run, including pauses before a resume.
+    The duration is the time in which a run was active, without pauses before a resume.
     """
 
     examples: ClassVar[Sequence[str]] = (
@@ -44,7 +48,7 @@ class RunSummary:
         best: Best value of this metric.
         finished_epochs: Number of complete epochs.
         epochs: Number of epochs of the whole run.
-        seconds: Time from the first to the last message.
+        seconds: Time in which the run was active, from the first to the last message of each start.
         date: Time of the last message, in ISO format.
         error: Why the run can't be read.
     """
@@ -147,13 +151,21 @@ def _read_times(run: Path) -> tuple[float | None, str | None]:
     """Returns the duration of a run in seconds and the time of its last message; None if they are unknown."""
     from datetime import datetime
 
-    from ppcls.report.jsonlines import read_events
-
-    events = read_events(run / "events.jsonl", 10_000)
-    if not events:
-        return None, None
+    seconds = 0.0
+    first = last = None
     try:
-        first, last = (datetime.fromisoformat(events[position].time) for position in (0, -1))
-    except ValueError:
+        with open_regular(run / "train.log") as file:  # events.jsonl lacks the progress of a run that was killed
+            for line in file:
+                if (found := _LOG_LINE.match(line)) is None:  # a line of a message of several lines
+                    continue
+                time = datetime.fromisoformat(found["time"].decode())
+                if last is not None and found["start"]:
+                    seconds += (last - (first or last)).total_seconds()
+                    first = None
+                first = first or time
+                last = time
+    except (OSError, ValueError):
         return None, None
-    return (last - first).total_seconds(), last.isoformat()
+    if first is None or last is None:
+        return None, None
+    return seconds + (last - first).total_seconds(), last.isoformat()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ppcls.cli.results.runs import runs
+from ppcls.runtime.start import Runtime
 
 STEP = {
     "kind": "train",
@@ -43,9 +44,7 @@ def write_run(folder: Path, day: int) -> None:
     )
     (folder / "metrics.jsonl").write_text(f"{json.dumps(STEP)}\n{json.dumps(EVALUATION)}\n")
     times = (f"2026-01-{day:02} 10:00:00", f"2026-01-{day:02} 10:01:05")
-    (folder / "events.jsonl").write_text(
-        "".join(json.dumps({"time": time, "update": 0, "text": "x"}) + "\n" for time in times)
-    )
+    (folder / "train.log").write_text("".join(f"{time} x\n" for time in times))
 
 
 def test_runs_are_listed_by_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +76,7 @@ def test_runs_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     write_run(tmp_path / "good", 2)
     write_run(tmp_path / "bad", 3)
     (tmp_path / "bad" / "config.yaml").write_text("{")
-    (tmp_path / "bad" / "events.jsonl").unlink()
+    (tmp_path / "bad" / "train.log").unlink()
     assert runs([str(tmp_path), "--json"]) == 0
     bad, good = json.loads(capsys.readouterr().out)
     assert good == {
@@ -101,7 +100,7 @@ def test_damaged_run_does_not_hide_others(tmp_path: Path, capsys: pytest.Capture
     write_run(tmp_path / "good", 2)
     write_run(tmp_path / "bad", 3)
     (tmp_path / "bad" / "config.yaml").write_text("{")
-    (tmp_path / "bad" / "events.jsonl").unlink()
+    (tmp_path / "bad" / "train.log").unlink()
     assert runs([str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "top1 0.7500" in output
@@ -113,3 +112,19 @@ def test_folder_without_runs_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "no runs in this folder" in capsys.readouterr().err
     assert runs([str(tmp_path / "gone")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_pauses_are_not_part_of_the_duration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu: Runtime
+) -> None:
+    write_run(tmp_path / "run", 2)
+    start = cpu.describe()
+    (tmp_path / "run" / "train.log").write_text(
+        f"2026-01-02 10:00:00 {start}\n2026-01-02 10:01:00 [Train] epoch 1\n"
+        f"2026-01-02 23:00:00 resume: run/config.yaml has the settings\n2026-01-02 23:00:01 {start}\na line without time\n"
+        f"2026-01-05 10:00:00 {start}\n2026-01-05 10:00:07 done\n"
+    )
+    assert runs([str(tmp_path), "--json"]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert summary["seconds"] == 67
+    assert summary["date"] == "2026-01-05T10:00:07"
