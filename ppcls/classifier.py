@@ -26,7 +26,7 @@ from ppcls.deploy.infer import rank_columns
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
-from ppcls.errors import UserError, counted
+from ppcls.errors import ImageError, UserError, counted
 from ppcls.files.tables import format_table
 from ppcls.files.urls import local_path
 from ppcls.postprocess.guesses import ExplainsGuesses
@@ -287,7 +287,12 @@ class Classifier(ExplainsGuesses):
 
     @show_in_python
     def predict(
-        self, images: Picture | Iterable[Picture], topk: int | None = None, *, urls: bool = False
+        self,
+        images: Picture | Iterable[Picture],
+        topk: int | None = None,
+        *,
+        urls: bool = False,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> Classification | Predictions:
         """Predicts the classes of one or several images, and returns their names and scores.
 
@@ -298,18 +303,39 @@ class Classifier(ExplainsGuesses):
                 (RGB) or [H, W, 4] (RGBA).
             topk: Number of classes per image; by default the number in the model's config.
             urls: Whether to download images whose addresses (``https://…``) are given.
+            on_error: ``raise`` ends with an error if one of the images can't be read. ``skip`` predicts the
+                other images; the attribute ``errors`` of the result has the reasons.
 
         Raises:
             UserError: The model is not trained, or a file is missing.
-            ValueError: An image can't be decoded.
+            ImageError: An image can't be decoded. It is a `UserError` and a `ValueError`.
         """
+        if on_error not in ("raise", "skip"):
+            raise UserError(f"on_error: expected 'raise' or 'skip', got {show(on_error)}")
         single = is_single(images)
-        pictures = list_pictures(images)
-        prepared = [read_picture(picture, urls=urls) for picture in pictures]
-        results = self._load().predict(prepared, topk)
+        pictures = list_pictures(images, lambda line: print(line, flush=True))  # noqa: T201
+        names = [label_of(picture, number) for number, picture in enumerate(pictures)]
+        skips = on_error == "skip" and not single
+        read = [_try_to_read(picture, urls=urls) for picture in pictures]
+        if not skips:
+            _raise_first(names, read)
+        predicted = iter(
+            self._load().try_predict(
+                [picture for picture in read if not isinstance(picture, Exception)], topk
+            )
+        )
+        tried = [picture if isinstance(picture, Exception) else next(predicted) for picture in read]
+        if not skips:
+            _raise_first(names, tried)
+        results = [result for result in tried if isinstance(result, Classification)]
+        errors = {
+            name: _reason(name, result)
+            for name, result in zip(names, tried, strict=True)
+            if isinstance(result, Exception)
+        }
         if single:
             return results[0]
-        return Predictions(results, [label_of(picture, number) for number, picture in enumerate(pictures)])
+        return Predictions(results, [name for name in names if name not in errors], errors)
 
     @show_in_python
     def evaluate(
@@ -569,6 +595,7 @@ class Predictions(list[Classification], ExplainsGuesses):
     Args:
         results: Classes of each image.
         labels: Name of each image for display.
+        errors: Why images were skipped, by their names.
     """
 
     guessed_attributes: ClassVar[Mapping[str, str]] = {
@@ -579,16 +606,24 @@ class Predictions(list[Classification], ExplainsGuesses):
         "paths files": "use labels",
     }
 
-    def __init__(self, results: Sequence[Classification], labels: Sequence[str]) -> None:
+    def __init__(
+        self,
+        results: Sequence[Classification],
+        labels: Sequence[str],
+        errors: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(results)
         self.labels = list(labels)
+        self.errors = dict(errors or {})
 
     def __repr__(self) -> str:
         lines = [f"{label}: {result}" for label, result in zip(self.labels, self, strict=True)]
+        lines += [f"{label}: skipped: {reason}" for label, reason in self.errors.items()]
         return "\n".join(lines) or "no images"
 
     def _repr_html_(self) -> str:
         rows = [[label, str(result)] for label, result in zip(self.labels, self, strict=True)]
+        rows += [[label, f"skipped: {reason}"] for label, reason in self.errors.items()]
         return _table(["image", "classes"], rows)
 
     def to_dataframe(self) -> Any:
@@ -635,6 +670,28 @@ class Predictions(list[Classification], ExplainsGuesses):
                 row |= dict(zip(pair, (name, score), strict=True))
             rows.append(row)
         return columns, rows
+
+
+def _raise_first(names: Sequence[str], results: Sequence[Any]) -> None:
+    """Raises the first error in the results of images, with the name of the image."""
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, UserError):
+            raise result
+        if isinstance(result, ValueError):
+            raise ImageError(f"{name}: {_reason(name, result)}")
+
+
+def _reason(name: str, error: Exception) -> str:
+    """Returns the message of an error without the name of the image."""
+    return str(error).removeprefix(f"{name}: ")
+
+
+def _try_to_read(picture: Any, *, urls: bool) -> Any:
+    """Returns an image for `Predictor`, or the error if it can't be read."""
+    try:
+        return read_picture(picture, urls=urls)
+    except (UserError, ValueError) as error:
+        return error
 
 
 def _number(value: float | None) -> str:

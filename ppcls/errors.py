@@ -63,6 +63,10 @@ class DecodeError(ValueError):
     """An image can't be read or decoded, or the transform chain does not accept it."""
 
 
+class ImageError(UserError, ValueError):
+    """Raised by the Python API for an image that can't be read or decoded."""
+
+
 class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
     """Raised when a signal has stopped a run and the state of the run has been saved."""
 

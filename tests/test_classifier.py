@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import http.server
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -154,7 +156,12 @@ def test_predict_of_a_data_frame_of_pandas(trained: tuple[Classifier, TrainingRu
             ValueError,
             "expected pixels of int64 from 0 to 255, got values from -1 to -1",
         ),
-        (np.zeros((3, 40, 48)), ValueError, r"expected pixels of shape \[height, width, 3\]"),
+        (
+            np.zeros((3, 40, 48)),
+            ValueError,
+            r"shape \[height, width, channels\], got \[3, 40, 48\]; move the",
+        ),
+        (np.zeros((40, 48, 2)), ValueError, r"expected pixels of shape \[height, width, 3\]"),
         (
             "https://example.org/a.jpg",
             UserError,
@@ -168,6 +175,60 @@ def test_images_in_other_forms_are_errors(
 ) -> None:
     with pytest.raises(error, match=message):
         trained[0].predict(images)
+
+
+def test_errors_of_images_have_one_line_in_a_notebook_and_name_the_image(
+    trained: tuple[Classifier, TrainingRun], pictures: Path, tmp_path: Path
+) -> None:
+    good, bad = next((pictures / "dogs").iterdir()), tmp_path / "bad.png"
+    bad.write_bytes(good.read_bytes()[:40])
+    heic = tmp_path / "phone.HEIC"
+    heic.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    for images, name in (
+        (bad, str(bad)),
+        ([good, bad], str(bad)),
+        ([good, heic], str(heic)),
+        ([good, np.full((4, 4, 3), 2.0)], "image 1"),
+        ([good, np.zeros((4, 4, 2))], "image 1"),
+    ):
+        with pytest.raises(UserError, match=f"^{re.escape(name)}: ") as caught:
+            trained[0].predict(images)
+        assert isinstance(caught.value, ValueError)  # as before UserError was raised
+        assert "images[" not in str(caught.value)
+        assert len(caught.value._render_traceback_()) == 1
+
+
+def test_predict_skips_images_that_cannot_be_read(
+    trained: tuple[Classifier, TrainingRun], pictures: Path, tmp_path: Path
+) -> None:
+    model, good = trained[0], sorted((pictures / "dogs").iterdir())
+    bad, gone = tmp_path / "bad.png", tmp_path / "gone.png"
+    bad.write_bytes(b"")
+    images = [good[0], bad, good[1], gone, np.full((4, 4, 3), 2.0)]
+    results = model.predict(images, on_error="skip")
+    assert results.labels == [str(good[0]), str(good[1])]
+    assert list(results) == list(model.predict(good[:2]))
+    assert list(results.errors) == [str(bad), str(gone), "image 4"]
+    assert not any(name in reason for name, reason in results.errors.items())
+    assert f"{bad}: skipped: " in repr(results)
+    assert "skipped" in results._repr_html_()
+    assert not model.predict([bad], on_error="skip")
+    with pytest.raises(UserError, match="on_error: expected 'raise' or 'skip', got 'ignore'"):
+        model.predict(images, on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=re.escape(str(bad))):  # there is no other image to predict
+        model.predict(bad, on_error="skip")
+
+
+def test_predict_of_a_folder_reports_other_pictures(
+    trained: tuple[Classifier, TrainingRun],
+    pictures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copy(next((pictures / "dogs").iterdir()), tmp_path)
+    (tmp_path / "phone.HEIC").write_bytes(b"x")
+    assert len(trained[0].predict(tmp_path)) == 1
+    assert "1 .heic; to use the pictures in .heic, convert them" in capsys.readouterr().out
 
 
 def test_predict_downloads_an_image(
@@ -247,6 +308,13 @@ def test_second_training_says_whether_it_continues(
         ({"imgsz": 64}, "use image_size=64$"),
         ({"overrides": {"Globl.epochs": 1}}, "Globl: unknown key"),
         ({"epochs": 0}, "epochs=0"),
+        ({"epochs": "3"}, "epochs: expected an integer, got '3'$"),
+        ({"image_size": (64, 64)}, r"image_size: expected an integer, got \(64, 64\)$"),
+        ({"image_size": 64.5}, "image_size: expected an integer, got 64.5$"),
+        ({"lr": [0.1]}, r"lr: expected a number, got \[0.1\]$"),
+        ({"random_state": 3}, "use seed=3$"),
+        ({"n_jobs": 2}, "use workers=2$"),
+        ({"cbs": []}, "Global.hooks in docs/python.md runs your own code"),
         ({"optimizer": "adamv"}, "optimizer: expected one of SGD, "),
         ({"amp": "O3"}, "amp: expected one of O1, O2; got 'O3'"),
         ({"dropout": 0.1}, "dropout 0.1: ResNet18 has no setting for dropout"),
@@ -260,6 +328,26 @@ def test_errors_of_training_use_the_names_of_arguments(
     with pytest.raises(UserError, match=message) as caught:
         Classifier("ResNet18").train(pictures, output=tmp_path / "run", **options)
     assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folds": 3}, "folds: only the command has this option: `ppcls train FOLDER --folds 3`$"),
+        (
+            {"learning_curve": True},
+            "only the command has this option: `ppcls train FOLDER --learning-curve`$",
+        ),
+        ({"time": "1m"}, "only the command has this option: `ppcls train FOLDER --time 1m`$"),
+        ({"cv": 5}, "unknown option 'cv'; use the command: `ppcls train FOLDER --folds 5`$"),
+    ],
+    ids=str,
+)
+def test_options_that_only_the_command_has_are_explained(
+    options: dict[str, Any], message: str, pictures: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Classifier("ResNet18").train(pictures, **options)
 
 
 def test_device_of_other_tools_is_explained() -> None:

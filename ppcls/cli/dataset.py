@@ -198,8 +198,9 @@ def fashion_mnist(options: FashionMnistOptions) -> None:
 def check(options: CheckOptions) -> None:
     """Decodes all images; writes a list of the bad ones and raises `UserError` if there are any."""
     from ppcls.data.bad_images.lists import BadImage, bad_image_error, write_bad_images
+    from ppcls.data.images.skipped import describe_skipped
     from ppcls.data.index.consistency import describe_labels
-    from ppcls.data.index.files import FileIndex, describe_skipped
+    from ppcls.data.index.files import FileIndex
     from ppcls.dataset_tools.check import describe_unused, find_bad_images
     from ppcls.files import check_writable
     from ppcls.runtime.hardware import usable_cores

@@ -12,7 +12,7 @@ from ppcls.cli.arguments.options import argument, option, required
 from ppcls.cli.command import CommandGroup, command, write_output
 from ppcls.cli.shared_options import trust_option
 from ppcls.errors import UserError, counted
-from ppcls.files import check_writable, one_line
+from ppcls.files import check_writable, one_line, print_error
 
 if TYPE_CHECKING:  # imported by the subcommand that needs it
     from ppcls.deploy.image_index import ImageIndex
@@ -173,7 +173,7 @@ def _embed(
     from ppcls.deploy.models.source import find_source
     from ppcls.deploy.predictor import Predictor
 
-    files = find_images(options.images)
+    files = find_images(options.images, print_error)
     source = find_source(model, options.override, trust=options.trust)
     run: Runtime | None = None
     if source.needs_paddle or source.by_dali:
@@ -225,7 +225,7 @@ def _fail_for(failed: Iterable[FailedFile]) -> None:
 
     if count := len(list(failed)):
         raise NotAllPredictedError(
-            f"{counted(count, 'image')} could not be read; their lines give the reasons"
+            f"{counted(count, 'image')} could not be read; the lines above give the reasons"
         )
 
 

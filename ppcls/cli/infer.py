@@ -113,7 +113,7 @@ class InferOptions(ModelOptions):
     )
     min_score: float | None = option(
         None,
-        "leave out classes whose score is lower; an image can then have no class",
+        "omit classes whose score is lower; an image can then have no class",
         metavar="X",
         gt=0,
         le=1,
@@ -160,7 +160,7 @@ def infer(options: InferOptions) -> None:
     if options.explain is not None:
         _check_outside(options.explain, [path for path in images if path is not None])
     files = _find_files(images)
-    gallery = find_images(options.gallery)
+    gallery = find_images(options.gallery, print_error)
     with open_results(options.out, options.topk or 1) as write:
         run = _start_runtime(source)
         from ppcls.deploy.infer import NotAllPredictedError, predict_files, search
@@ -174,8 +174,8 @@ def infer(options: InferOptions) -> None:
         failed = _report_results(options, source, results, write)
     if failed and options.on_error != "ignore":
         raise NotAllPredictedError(
-            f"{failed} of {counted(len(gallery) + len(files), 'image')} could not be predicted; their lines "
-            "give the reasons (see --on-error)"
+            f"{failed} of {counted(len(gallery) + len(files), 'image')} could not be predicted; the results "
+            "above give the reasons (see --on-error)"
         )
 
 
@@ -250,7 +250,7 @@ def _find_files(names: Sequence[str | None]) -> list[Path]:
 
     if names == [None]:
         raise UserError("nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs")
-    files = dict.fromkeys(find_images([Path(name) for name in names if name and name != _STDIN]))
+    files = dict.fromkeys(find_images([Path(name) for name in names if name and name != _STDIN], print_error))
     if _STDIN in names:
         files |= dict.fromkeys(read_paths(sys.stdin.buffer))
     if not files:

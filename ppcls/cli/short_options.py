@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from ppcls.cli.arguments.hints import find_hint
+from ppcls.cli.arguments.hints import Hint, find_hint
 from ppcls.cli.arguments.options import Option, read_options
 from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.errors import UserError
@@ -65,12 +66,35 @@ def apply_arguments(command: str, cls: type[Any], values: Mapping[str, Any], sou
         if name not in options:
             from ppcls.registry import suggest  # reads the table of architectures
 
-            hint = find_hint(command, name.replace("_", "-").lower(), [] if value is True else [str(value)])
-            known = f"; {hint.in_python()}" if hint is not None else suggest(name, list(options))
+            values_typed = [] if value is True else [str(value)]
+            if any(option.field == name for option in read_options(cls)):
+                written = shlex.join([f"--{name.replace('_', '-')}", *values_typed])
+                raise UserError(
+                    f"{name}: only the command has this option: `ppcls {command} FOLDER {written}`"
+                )
+            hint = find_hint(command, name.replace("_", "-").lower(), values_typed)
+            known = (
+                suggest(name, list(options)) if hint is None else f"; {_in_python(command, hint, options)}"
+            )
             raise UserError(f"unknown option '{name}'{known}")
     for name, option in options.items():
         value = option.convert(values.get(name))
         source.apply(_overrides(option, value, source.tree, f"{name}={value!r}"))
+
+
+def _in_python(command: str, hint: Hint, known: Collection[str]) -> str:
+    """Returns a hint for the Python API, or the command if only that has the options of the hint.
+
+    Args:
+        command: Name of the command.
+        hint: The hint.
+        known: Names of the arguments of the Python API.
+    """
+    names = {word.lstrip("-").replace("-", "_") for word in hint.words if word.startswith("--")}
+    if names <= set(known):
+        return hint.in_python()
+    use = f"use the command: `ppcls {command} FOLDER {shlex.join(hint.words)}`"
+    return ": ".join(filter(None, [use, hint.text]))
 
 
 def model_overrides(options: Any) -> list[Override]:

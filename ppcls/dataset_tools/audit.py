@@ -17,6 +17,7 @@ from ppcls.audit.findings import Audit, audit
 from ppcls.audit.images import Pictures, read_copies
 from ppcls.audit.neighbours import Neighbours, find_neighbours
 from ppcls.data.images.paths import find_images
+from ppcls.data.images.skipped import describe_skipped
 from ppcls.data.index.class_folders import find_class_root, list_class_folders
 from ppcls.data.index.files import FileIndex, list_files, read_folder
 from ppcls.data.index.split import choose_validation
@@ -71,31 +72,41 @@ def find_pictures(root: Path, *, follow_links: bool = False) -> AuditSource:
     if not root.is_dir():
         raise UserError(f"{root}: no such folder; expected a folder with one subfolder of pictures per class")
     if not list_class_folders(root):
-        files = find_images([root])
+        notes: list[str] = []
+        files = find_images([root], lambda line: notes.append(f"{line}."))
         if not files:
             raise UserError(f"{root}: no images; expected files that end in {', '.join(IMAGE_EXTENSIONS)}")
         index = list_files(files)
-        note = f"{root} has no class folders, so labels were not checked."
-        return AuditSource(index, (UNLABELLED,), [TRAIN] * len(index), [note])
+        notes.append(f"{root} has no class folders, so labels were not checked.")
+        return AuditSource(index, (UNLABELLED,), [TRAIN] * len(index), notes)
     train, has_parts = find_class_root(root, "train")
     if has_parts:
         return _join_parts(root, train, find_class_root(root, "val")[0], follow_links=follow_links)
     index = read_folder(root, IMAGE_EXTENSIONS, follow_links=follow_links)
     classes = list_class_folders(root)
+    notes = _describe_others([index])
     try:
         validates = choose_validation(index, _VAL_SHARE, 0)
     except UserError:
-        note = "There are too few pictures for a split into training and validation."
-        return AuditSource(index, classes, [TRAIN] * len(index), [note])
-    return AuditSource(index, classes, [VAL if each else TRAIN for each in validates.tolist()])
+        notes.append("There are too few pictures for a split into training and validation.")
+        return AuditSource(index, classes, [TRAIN] * len(index), notes)
+    return AuditSource(index, classes, [VAL if each else TRAIN for each in validates.tolist()], notes)
+
+
+def _describe_others(indexes: Sequence[FileIndex]) -> list[str]:
+    """Returns a sentence about each folder with files that are not images."""
+    lines = (describe_skipped(index.root, index.skipped) for index in indexes)
+    return [f"{line}." for line in lines if line]
 
 
 def _join_parts(root: Path, train: Path, val: Path, *, follow_links: bool) -> AuditSource:
     """Returns the pictures of both parts, as paths relative to their common folder."""
     classes = tuple(sorted({*list_class_folders(train), *list_class_folders(val)}))
     parts = []
+    notes = []
     for folder in (train, val):
         part = read_folder(folder, IMAGE_EXTENSIONS, class_names=classes, follow_links=follow_links)
+        notes += _describe_others([part])
         prefix = str(folder.relative_to(root)).encode() + b"/"
         parts.append(replace(part, root=root, paths=np.char.add(prefix, part.paths), source=root))
     joined = replace(
@@ -103,7 +114,7 @@ def _join_parts(root: Path, train: Path, val: Path, *, follow_links: bool) -> Au
         paths=np.concatenate([part.paths for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
     )
-    return AuditSource(joined, classes, [TRAIN] * len(parts[0]) + [VAL] * len(parts[1]))
+    return AuditSource(joined, classes, [TRAIN] * len(parts[0]) + [VAL] * len(parts[1]), notes)
 
 
 def audit_pictures(

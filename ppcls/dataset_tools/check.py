@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ppcls.data.bad_images.lists import BadImage, to_bad_images
 from ppcls.data.bad_images.search import find_undecodable
-from ppcls.data.index.arrays.scan import count_skipped
+from ppcls.data.images.skipped import count_skipped, describe_skipped
 from ppcls.data.index.class_names import join_first
-from ppcls.data.index.files import describe_skipped
 from ppcls.data.index.protocol import Index
 from ppcls.data.transforms.base import Transform
 from ppcls.dataset_tools.jobs import map_on_threads

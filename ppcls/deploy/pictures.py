@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ppcls.errors import DecodeError, UserError
 
 Picture = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
 _DOWNLOAD_SECONDS = 300  # limit for one image, so that a server that sends byte by byte can't hold the caller
+_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 _SCHEMES = ("http://", "https://")
 _PATH_COLUMNS = ("path", "image", "file", "filename", "file_name", "filepath", "image_path", "img", "url")
 
@@ -33,11 +34,17 @@ def is_single(images: Any) -> bool:
     return _is_array(images) and len(images.shape) <= 3
 
 
-def list_pictures(images: Picture | Iterable[Picture]) -> list[Any]:
+def list_pictures(
+    images: Picture | Iterable[Picture], report: Callable[[str], None] = lambda _line: None
+) -> list[Any]:
     """Returns the single images of an argument.
 
     Folders and patterns such as ``photos/**/*.jpg`` are replaced by the paths of their images, and a table
     (a DataFrame) by its column of paths.
+
+    Args:
+        images: See `ppcls.classifier.Classifier.predict`.
+        report: Function that is called with a line about skipped pictures; see `find_images`.
 
     Raises:
         UserError: A folder or pattern has no images, or a table has no column of paths.
@@ -57,7 +64,7 @@ def list_pictures(images: Picture | Iterable[Picture]) -> list[Any]:
     pictures: list[Any] = []
     for item in items:
         if isinstance(item, (str, os.PathLike)) and not is_single(item):
-            pictures += find_images([Path(item)])
+            pictures += find_images([Path(item)], report)
         else:
             pictures.append(item)
     return pictures
@@ -128,6 +135,11 @@ def read_picture(picture: Any, *, urls: bool = False) -> Any:
         picture = _to_uint8(np.asarray(picture))
         if picture.ndim == 3 and picture.shape[2] == 3:
             return picture
+        if picture.ndim == 3 and picture.shape[0] in _CHANNELS and picture.shape[2] not in _CHANNELS:
+            raise ValueError(
+                f"expected pixels of shape [height, width, channels], got {list(picture.shape)}; move the "
+                "channels to the last axis: .transpose(1, 2, 0) in NumPy, .permute(1, 2, 0) in PyTorch"
+            )
         picture = picture.squeeze(2) if picture.ndim == 3 and picture.shape[2] == 1 else picture
         if picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] == 4):
             picture = Image.fromarray(picture)

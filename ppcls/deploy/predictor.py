@@ -139,9 +139,23 @@ class Predictor:
             ValueError: An image cannot be decoded, or is an invalid array. The message contains its index.
             UserError: A score is not finite, or the model returns embeddings.
         """
-        if self.embeds:
-            raise UserError(f"{self.source.file}: the model returns embeddings, not classes; call embed")
+        self._require_classes()
         return cast(list[Classification], self._predict(images, topk))
+
+    def try_predict(
+        self, images: Sequence[Image], topk: int | None = None
+    ) -> list[Classification | ValueError]:
+        """Returns the classes of each image, in order, or the error of an image that cannot be decoded.
+
+        Args:
+            images: See `predict`.
+            topk: See `interpret`.
+
+        Raises:
+            UserError: See `predict`.
+        """
+        self._require_classes()
+        return cast("list[Classification | ValueError]", list(self._try_all(images, topk)))
 
     def embed(self, images: Sequence[Image]) -> list[Embedding]:
         """Returns the embedding of each image, in order.
@@ -243,23 +257,37 @@ class Predictor:
             prediction = replace(prediction, unknown=unknown, known_score=known)
         return prediction
 
+    def _require_classes(self) -> None:
+        if self.embeds:
+            raise UserError(f"{self.source.file}: the model returns embeddings, not classes; call embed")
+
     def _predict(self, images: Sequence[Image], topk: int | None = None) -> list[Prediction]:
         if isinstance(images, (str, bytes, bytearray, memoryview, PurePath)):
             raise ValueError(f"expected a list of images, got {show(images)}; put the image into a list")
         predictions: list[Prediction] = []
-        prepared = iter(self._prepare_all(images))
-        while batch := list(islice(prepared, self.batch_size)):
-            predictions += [self.interpret(output, topk) for output in self.run(batch)]
+        for index, result in enumerate(self._try_all(images, topk)):
+            if isinstance(result, ValueError):
+                raise ValueError(f"images[{index}]: {result}")
+            predictions.append(result)
         return predictions
 
-    def _prepare_all(self, images: Sequence[Image]) -> Iterator[Array]:
-        """Yields the inputs of the model, which one thread per core prepares."""
+    def _try_all(self, images: Sequence[Image], topk: int | None = None) -> Iterator[Prediction | ValueError]:
+        """Yields the prediction of each image, or the error of an image that cannot be decoded."""
+        prepared = iter(self._prepare_all(images))
+        while batch := list(islice(prepared, self.batch_size)):
+            readable = [image for image in batch if not isinstance(image, ValueError)]
+            outputs = iter(self.run(readable) if readable else ())
+            for image in batch:
+                yield image if isinstance(image, ValueError) else self.interpret(next(outputs), topk)
 
-        def prepare(index: int) -> Array:
+    def _prepare_all(self, images: Sequence[Image]) -> Iterator[Array | ValueError]:
+        """Yields the inputs of the model, which one thread per core prepares, or errors of images."""
+
+        def prepare(index: int) -> Array | ValueError:
             try:
                 return self.prepare(images[index])
             except ValueError as error:
-                raise ValueError(f"images[{index}]: {error}") from None
+                return error
 
         if len(images) == 1:
             yield prepare(0)

@@ -31,6 +31,7 @@ from ppcls.arch.section import Arch
 from ppcls.audit.run_part import RunAudit
 from ppcls.config.base.yaml import dump_section
 from ppcls.data.build import build_statistics_loader, gpu_memory_need
+from ppcls.data.images.skipped import describe_skipped
 from ppcls.data.index.class_names import (
     LABEL_LIST,
     changed_class_names,
@@ -40,7 +41,7 @@ from ppcls.data.index.class_names import (
     read_class_names,
 )
 from ppcls.data.index.consistency import describe_labels
-from ppcls.data.index.files import FileIndex, describe_skipped
+from ppcls.data.index.files import FileIndex
 from ppcls.data.index.folders import (
     describe_imbalance,
 )

@@ -245,8 +245,8 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         done = state.epoch >= run.settings.epochs and not state.progress.closing
         if run.resumed is not None and done:
             run.log(
-                f"nothing to train: the run has all of its {counted(run.settings.epochs, 'epoch')}; to continue it, "
-                "set a larger number with --epochs (Global.epochs)"
+                f"nothing to train: the run has all of its {counted(run.settings.epochs, 'epoch')}; to "
+                "continue it, set a larger number with --epochs (Global.epochs)"
             )
         fit(run)
         run.log(

@@ -279,9 +279,7 @@ class HtmlReport(Reporter):
             recalls = class_recalls(confusion, names)
             certainty = measure_certainty(confusion, names)
             accuracy = _train_accuracy(self._records)
-            advice = advise(
-                confusion, names, accuracy, info.auditable_root, from_scratch=info.from_scratch
-            )
+            advice = advise(confusion, names, accuracy, info.auditable_root, from_scratch=info.from_scratch)
         reliability = reliability_bins(outcomes.confidences) if isinstance(outcomes, Outcomes) else []
         try:
             curve = read_curve(self._path.with_name(CURVE_FILE), certainty)

@@ -66,7 +66,9 @@ def _differ_by_folder(before: Sequence[str], after: Sequence[str]) -> bool:
     if tuple(before) == tuple(after):
         return True
     common = zip(reversed(before[0].split("/")), reversed(after[0].split("/")), strict=False)
-    kept = "/".join(reversed([old for old, _ in itertools.takewhile(lambda parts: parts[0] == parts[1], common)]))
+    kept = "/".join(
+        reversed([old for old, _ in itertools.takewhile(lambda parts: parts[0] == parts[1], common)])
+    )
     old = before[0][: len(before[0]) - len(kept)]
     new = after[0][: len(after[0]) - len(kept)]
     return bool(kept) and all(

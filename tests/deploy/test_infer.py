@@ -179,10 +179,29 @@ def test_infer_bad_image_has_a_line_and_an_exit_code(
     failed = 1 if wanted == "stop" else 2
     engine = f"[Infer] {NAME} by Paddle {paddle.__version__} (CPU, float32)\n"
     assert said.err == engine + (
-        f"error: {failed} of 7 images could not be predicted; their lines give the reasons (see --on-error)\n"
+        f"error: {failed} of 7 images could not be predicted; the results above give the reasons "
+        "(see --on-error)\n"
         if code
         else ""
     )
+
+
+def test_infer_reports_pictures_of_a_folder_that_it_skips(
+    tmp_path: Path, tree: dict[str, Any], images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = tmp_path / "phone"
+    others.mkdir()
+    (others / "1.HEIC").write_bytes(b"x")
+    (others / "._1.HEIC").write_bytes(b"x")  # of macOS
+    assert infer(tmp_path, tree, others) == 2
+    assert "to use the pictures in .heic, convert them to JPEG or PNG" in capsys.readouterr().err
+    shutil.copy(images / "b.jpg", others)
+    (others / "notes.txt").write_text("x")
+    assert infer(tmp_path, tree, others) == 0
+    assert (
+        f"{others}: skipped files that are not images of a known format: 1 .heic, 1 .txt; to use the "
+        "pictures in .heic, convert them to JPEG or PNG\n"
+    ) in capsys.readouterr().err
 
 
 def test_infer_image_with_too_many_pixels_is_bad(

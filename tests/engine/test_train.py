@@ -288,7 +288,10 @@ def test_resuming_finished_run_logs_that_it_is_done(
     assert digest(tmp_path / "run" / "checkpoints") == before
     log = (tmp_path / "run" / "train.log").read_text()
     assert "done: 1 epoch, 4 updates" in log
-    assert log.count("nothing to train: the run has all of its 1 epoch; to continue it, set a larger number") == 1
+    assert (
+        log.count("nothing to train: the run has all of its 1 epoch; to continue it, set a larger number")
+        == 1
+    )
     assert log.count("recall per class") == 2  # also of the best evaluation, which is in a file
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import numbers
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -253,7 +254,19 @@ class Option:
             if problem := self.reject(value):
                 raise UserError(f"{self.field}: {problem}")
             return self._converter()(value)
+        if not self._is_number(value):
+            expected = "an integer" if self.kind is int else "a number"
+            from ppcls.config.base.problems import show
+
+            raise UserError(f"{self.field}: expected {expected}, got {show(value)}")
         return value
+
+    def _is_number(self, value: Any) -> bool:
+        """Returns whether a value is a number, or the option accepts other values, too."""
+        if "read" in self.argument.settings or self.kind not in (int, float):
+            return True
+        # Numbers of NumPy are registered as such.
+        return isinstance(value, numbers.Integral if self.kind is int else numbers.Real)
 
     def _converter(self) -> Callable[[str], Any]:
         settings = self.argument.settings

@@ -14,7 +14,9 @@ from ppcls.errors import UserError
 from ppcls.files import open_regular
 
 # A line of train.log. A start of a run first writes where its settings come from, and describes its runtime.
-_LOG_LINE = re.compile(rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?P<start>resume: |Paddle \S+ on .+, \d+ process)?")
+_LOG_LINE = re.compile(
+    rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?P<start>resume: |Paddle \S+ on .+, \d+ process)?"
+)
 HEADER = ("run", "model", "data", "best", "epochs", "duration", "date")
 
 
@@ -154,12 +156,14 @@ def _read_times(run: Path) -> tuple[float | None, str | None]:
     seconds = 0.0
     first = last = None
     try:
-        with open_regular(run / "train.log") as file:  # events.jsonl lacks the progress of a run that was killed
+        with open_regular(
+            run / "train.log"
+        ) as file:  # events.jsonl lacks the progress of a run that was killed
             for line in file:
-                if (found := _LOG_LINE.match(line)) is None:  # a line of a message of several lines
+                if (entry := _LOG_LINE.match(line)) is None:  # a line of a message of several lines
                     continue
-                time = datetime.fromisoformat(found["time"].decode())
-                if last is not None and found["start"]:
+                time = datetime.fromisoformat(entry["time"].decode())
+                if last is not None and entry["start"]:
                     seconds += (last - (first or last)).total_seconds()
                     first = None
                 first = first or time

@@ -8,23 +8,27 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ppcls.data.images.header import check_size
+from ppcls.data.images.skipped import advise_to_convert, count_skipped, describe_skipped
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
 
 NOT_REGULAR = "not a regular file"
 
 
-def find_images(paths: Sequence[Path]) -> list[Path]:
+def find_images(paths: Sequence[Path], report: Callable[[str], None] = lambda _line: None) -> list[Path]:
     """Lists image files without opening them.
 
     Args:
         paths: Files, folders, or patterns such as ``photos/**/*.jpg``. Files may have any suffix. Folders are
             searched recursively for files with a suffix in ``IMAGE_EXTENSIONS``.
+        report: Function that is called with a line about each folder whose pictures in other
+            formats are skipped.
 
     Returns:
         Paths without duplicates, in the order of ``paths``. The files of each folder or pattern are sorted.
@@ -36,13 +40,16 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
     problems: list[str] = []
     for path in [match for named in paths for match in _expand_pattern(named)]:
         try:
-            images = _list_folder(path) if path.is_dir() else [path]
+            images, skipped = _list_folder(path) if path.is_dir() else ([path], Counter())
         except OSError as error:
             problems.append(f"{error.filename}: can't read this folder: {error.strerror}")
             continue
         if not images:
             endings = ", ".join(IMAGE_EXTENSIONS)
-            problems.append(f"{path}: no images in this folder; expected files that end in {endings}")
+            problems.append(
+                f"{path}: no images in this folder; expected files that end in {endings}"
+                f"{advise_to_convert(skipped)}"
+            )
         elif not path.exists():
             if address := re.match(r"((?:https?|s3|gs|ftp):)/(.*)", str(path)):  # paths have no double slash
                 advice = "addresses are not downloaded; download the image first"
@@ -52,6 +59,8 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             problem = "no file matches this pattern" if is_pattern else "no such file or folder"
             problems.append(f"{path}: {problem}")
         files.update(dict.fromkeys(images))
+        if advise_to_convert(skipped):
+            report(describe_skipped(path, skipped))
     if problems:
         raise UserError("\n".join(problems))
     return list(files)
@@ -92,15 +101,19 @@ def _expand_pattern(path: Path) -> list[Path]:
     return sorted(map(Path, glob.glob(str(path), recursive=True))) or [path]  # noqa: PTH207 - ** as in a shell
 
 
-def _list_folder(root: Path) -> list[Path]:
+def _list_folder(root: Path) -> tuple[list[Path], Counter[str]]:
+    """Returns the images in a folder, and the number of other files per extension."""
+
     def fail(error: OSError) -> None:
         raise error
 
     images = []
+    skipped = Counter[str]()
     for folder, folders, files in os.walk(root, onerror=fail):
         folders[:] = [below for below in folders if not is_system_folder(below)]
         images += [Path(folder) / file for file in files if is_image_name(file, IMAGE_EXTENSIONS)]
-    return sorted(images)
+        skipped += count_skipped(files, IMAGE_EXTENSIONS)
+    return sorted(images), skipped
 
 
 class UnsafePaths(NamedTuple):

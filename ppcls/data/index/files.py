@@ -24,11 +24,6 @@ from ppcls.data.index.class_names import check_known_folders
 from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import one_line, retry_io
 
-# Endings of pictures, photographs of cameras and documents that other programs can convert.
-_OTHER_PICTURES = re.compile(
-    r"\.(heic|heif|avif|gif|svg|pdf|psd|jxl|jfif|dng|cr2|cr3|nef|arw|orf|rw2|dcm|czi|nd2|lif)"
-)
-
 
 def read_image(path: bytes) -> bytes:
     """Reads an image file.
@@ -273,18 +268,6 @@ def _explain_metadata(root: Path) -> str:
     """Returns what to change in a file of names without labels; "" without such a file."""
     present = [name for name in METADATA if (root / name).is_file()]
     return f"; {present[0]} has no column 'label': rename the column of the classes to it" if present else ""
-
-
-def describe_skipped(root: Path, skipped: Mapping[str, int]) -> str:
-    """Returns a log line about skipped files that are not images, or "" if no file was skipped."""
-    files = ", ".join(f"{count} {ending}" for ending, count in sorted(skipped.items()))
-    if not files:
-        return ""
-    pictures = sorted(ending for ending in skipped if _OTHER_PICTURES.fullmatch(ending))
-    advice = (
-        f"; to use the pictures in {', '.join(pictures)}, convert them to JPEG or PNG" if pictures else ""
-    )
-    return f"{root}: skipped files that are not images of a known format: {files}{advice}"
 
 
 def list_files(files: Sequence[Path]) -> FileIndex:

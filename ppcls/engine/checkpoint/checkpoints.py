@@ -296,8 +296,8 @@ class Checkpoints:
         same_run = any(real_path(store.folder) in parents for store in self._stores)
         if self._stores[0].holds_run() and not same_run:
             raise UserError(
-                f"{self.root} already holds a run; resume it with -o Global.checkpoints=auto, "
-                "or choose another Global.output_dir"
+                f"{self.root} already holds a run; resume it with --resume (Global.checkpoints=auto), or "
+                "choose another folder with --output (Global.output_dir)"
             )
 
     def _newest_first(self) -> list[tuple[Path, Store]]:

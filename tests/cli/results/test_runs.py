@@ -121,7 +121,8 @@ def test_pauses_are_not_part_of_the_duration(
     start = cpu.describe()
     (tmp_path / "run" / "train.log").write_text(
         f"2026-01-02 10:00:00 {start}\n2026-01-02 10:01:00 [Train] epoch 1\n"
-        f"2026-01-02 23:00:00 resume: run/config.yaml has the settings\n2026-01-02 23:00:01 {start}\na line without time\n"
+        "2026-01-02 23:00:00 resume: run/config.yaml has the settings\n"
+        f"2026-01-02 23:00:01 {start}\na line without time\n"
         f"2026-01-05 10:00:00 {start}\n2026-01-05 10:00:07 done\n"
     )
     assert runs([str(tmp_path), "--json"]) == 0

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ppcls.data.images.skipped import count_skipped
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source
 from ppcls.data.index.arrays.safe_folders import are_unchanged, describe_folders
 from ppcls.files import is_image_name, is_system_folder
@@ -67,12 +68,6 @@ def scan_classes(root: Path, classes: Mapping[str, Sequence[str]], extensions: t
         arrays = _scan(root, places, extensions)
     skipped = json.loads(bytes(arrays["skipped"]))
     return Scan(arrays["paths"], arrays["classes"], skipped, arrays["folders"])
-
-
-def count_skipped(files: Sequence[str], extensions: tuple[str, ...]) -> Counter[str]:
-    """Counts files without one of the extensions, per extension such as ``.gif``. Ignores hidden files."""
-    others = (file for file in files if not file.lower().endswith(extensions) and not file.startswith("."))
-    return Counter(Path(file).suffix.lower() or "without an ending" for file in others)
 
 
 def _has_many(root: Path, places: Sequence[Sequence[str]], extensions: tuple[str, ...]) -> bool:
