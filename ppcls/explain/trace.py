@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # DALI may be missing
     from ppcls.data.loaders.dali.loader import DaliLoader
 
 _ENCODED = "[?] uint8"  # a file's bytes
+_MEMORY = StageOperator("memory", "cpu", "pixels")  # of images that are not read from files
 
 
 def trace_numpy(loader: PaddleLoader) -> list[PipelineStage]:
@@ -94,7 +95,8 @@ def trace_dali(loader: DaliLoader) -> list[PipelineStage]:
     try:
         graph.pipeline.build()
         outputs = dict(zip(traced, graph.pipeline.run(), strict=False))
-        reading = nodes_between(graph.input.reader.node, [])
+        reader = graph.input.reader.node
+        reading = [] if reader is None else nodes_between(reader, [])
     finally:
         shut_down(graph.pipeline)
         graph.input.close()
@@ -105,8 +107,10 @@ def trace_dali(loader: DaliLoader) -> list[PipelineStage]:
         output = describe_arrays(batch.shape(), batch.layout(), dtype, vary)
         return StageOperator(operator_name(node), operator_device(node), output)
 
-    *before_last, last = [StageOperator(operator_name(node), operator_device(node)) for node in reading]
-    stages = [PipelineStage(("read",), (*before_last, replace(last, output=_ENCODED)))]
+    *before_last, last = [StageOperator(operator_name(node), operator_device(node)) for node in reading] or [
+        _MEMORY
+    ]
+    stages = [PipelineStage(("read",), (*before_last, replace(last, output=last.output or _ENCODED)))]
     for op, nodes, vary in zip(graph.ops, of_ops, _sizes_vary(graph.ops), strict=True):
         stages.append(describe_stage(op, [operator(node, vary and node is nodes[-1]) for node in nodes]))
     return stages

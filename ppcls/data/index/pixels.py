@@ -6,6 +6,9 @@ Decisions:
   encode each image with Pillow took 44 microseconds under the interpreter lock.
 - Not as a BMP: the loader checks the header of each image, and Pillow needs 150 microseconds for the palette
   of a grey BMP. DALI was limited to 5,500 images/s by this, on 12 cores.
+- DALI's loader needs no files, and takes the pixels of a whole batch, in 1 microsecond per image. Files cost
+  18 microseconds, mostly for the check of the header, under the interpreter lock. With them, training on a
+  GPU waited for data at 28,000 images/s.
 """
 
 from __future__ import annotations
@@ -49,3 +52,17 @@ class PixelIndex:
         """Returns the image as a binary PGM or PPM file."""
         values: bytes = self._pixels[position].tobytes()
         return self._header + values
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and number of channels (1 or 3) of every image."""
+        height, width = self._pixels.shape[1:3]
+        return height, width, 1 if self._pixels.ndim == 3 else 3
+
+    def read_pixels(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Returns the pixels of images, [N, H, W, 1] (grey) or [N, H, W, 3] (RGB).
+
+        Args:
+            positions: [N], positions of the images.
+        """
+        return self._pixels[positions].reshape(len(positions), *self.shape)

@@ -113,6 +113,13 @@ class Transform(Component, registry=TRANSFORMS):
         """
         raise NotImplementedError(f"{self.kind} does not define its effect on an image")
 
+    def only_orders_channels(self, width: int, height: int) -> bool:  # noqa: ARG002
+        """Returns whether the transform decodes 8-bit grey and RGB images of this size to RGB or BGR.
+
+        So pixels in memory need no decoding. Other decoders reject or convert some of these images.
+        """
+        return False
+
     def resized(self, size: int) -> Transform | None:  # noqa: ARG002
         """Returns a copy that produces images of ``size`` x ``size`` pixels; None if no size is set."""
         return None

@@ -34,7 +34,7 @@ from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.loaders.dali.iterator import PipelineIterator
 from ppcls.data.loaders.dali.pipes import PipeUnblocker
-from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader
+from ppcls.data.loaders.dali.reader import EncodedBatch, Reader, build_reader, count_channels_in_memory
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.epoch_samplers import ListSampler
 from ppcls.data.sampling.order import BatchOrder, Cursor, Order
@@ -379,6 +379,7 @@ class DaliLoader(OrderedLoader):
             pool=pool,
             decoder=settings.decoder,
             decodes_on_gpu=settings.decodes_on_gpu,
+            channels_in_memory=count_channels_in_memory(self._encoded, self._decoder),
         )
         with pipeline:
             encoded, (label, *decisions) = source.nodes()

@@ -21,6 +21,7 @@ from nvidia.dali.backend import TensorCPU, TensorListCPU
 
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
+from ppcls.data.index.pixels import PixelIndex
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.dali.headers import Node, admit, peek
 from ppcls.data.loaders.dali.settings import DaliSettings
@@ -40,7 +41,7 @@ class EncodedBatch:
     Attributes:
         cursor: Position of the batch in the run.
         step: Samples of the batch.
-        files: [B] encoded images, a DALI tensor list on the CPU.
+        files: [B] encoded images, or pixels (see `PixelReader`), a DALI tensor list on the CPU.
         sides: [B, 2] int64, heights and widths of the decoded images, after applying the EXIF orientation.
         memory: Objects that own the bytes of ``files``; None if DALI owns them.
     """
@@ -81,6 +82,8 @@ def build_reader(
                 "dali.cache_size: 0"
             )
         return CacheReader(index, order, settings, decoder)
+    if count_channels_in_memory(index, decoder):
+        return PixelReader(index, order, settings, decoder, stride)
     if isinstance(index, FileIndex):
         return FileReader(index, order, settings, decoder, stride)
     return MemoryReader(index, order, settings, decoder, stride, pool)
@@ -154,6 +157,51 @@ class Reader:
         assert self._pipeline is not None
         files, *peeked = self._pipeline.run()
         return files, admit(self._decoder, files, *peeked, on_gpu=self._on_gpu)
+
+
+def count_channels_in_memory(index: Index, decoder: Transform) -> int:
+    """Returns the number of channels of pixels that a pipeline receives instead of files; 0 for files.
+
+    Args:
+        index: The samples.
+        decoder: First transform of the chain. If it does more than to order the channels of the pixels, the
+            pipeline decodes files.
+    """
+    if not isinstance(index, PixelIndex):
+        return 0
+    height, width, channels = index.shape
+    return channels if decoder.only_orders_channels(width, height) else 0
+
+
+class PixelReader(Reader):
+    """Returns images whose pixels are in memory, in the layout HWC. It needs no pipeline and no threads.
+
+    Args:
+        index: The samples.
+        order: Batches to read.
+        settings: Settings of DALI.
+        decoder: First transform of the chain.
+        stride: Distance between the batches to read; see `build_reader`.
+    """
+
+    def __init__(
+        self, index: Index, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
+    ) -> None:
+        super().__init__(index, order, settings, decoder)
+        self._stride = stride
+
+    def seek(self, cursor: Cursor) -> None:
+        """Continues from another position."""
+        self._next = cursor
+
+    def read(self) -> EncodedBatch:
+        """Returns the next batch, whose ``files`` are pixels."""
+        cursor = self._next
+        step = self._order.at(cursor)
+        self._next = cursor.next(len(self._order), self._stride)
+        pixels = self._index.read_pixels(step.indices)
+        sides = np.tile(np.array(pixels.shape[1:3], np.int64), (len(pixels), 1))
+        return EncodedBatch(cursor, step, TensorListCPU(pixels, "HWC"), sides, pixels)
 
 
 class FileReader(Reader):

@@ -56,6 +56,13 @@ def _decoder_options(spec: DecodeImage, context: LoweringContext) -> dict[str, A
 
 @lower.register
 def decode_image(spec: DecodeImage, node: Any, context: LoweringContext) -> Node:
+    if context.channels_in_memory:
+        images = node.gpu() if context.device == "gpu" else node
+        stored = types.GRAY if context.channels_in_memory == 1 else types.RGB
+        decoded = types.RGB if spec.to_rgb else types.BGR
+        if stored == decoded:
+            return images
+        return fn.color_space_conversion(images, image_type=stored, output_type=decoded)
     return context.to_device(fn.decoders.image(node, **_decoder_options(spec, context)))
 
 
@@ -132,7 +139,7 @@ def rand_crop_image(spec: RandCropImage, node: Any, context: LoweringContext) ->
 
 def _decode_window(spec: DecodeRandCrop, node: Node, context: LoweringContext) -> Node:
     """Adds the decoded window. Its decisions follow those of the decoder, see `_of_crop`."""
-    if not spec.decode.decodes_images:
+    if not spec.decode.decodes_images or context.channels_in_memory:
         return fn.slice(lower(spec.decode, node, context), **_window(_of_crop(spec, context)))
     options = {**_window(context), **_decoder_options(cast(DecodeImage, spec.decode), context)}
     return context.to_device(fn.decoders.image_slice(node, **options))

@@ -44,6 +44,8 @@ class LoweringContext:
         decoder: Additional arguments of DALI's image decoders.
         size: Node of the size (width, height) to resize to if it changes from step to step, else None.
         decodes_on_gpu: Whether the GPU also decodes images, if the device is a GPU.
+        channels_in_memory: Number of channels (1 or 3) of images that the pipeline receives as pixels; 0 if
+            it receives encoded images.
     """
 
     device: Device
@@ -54,6 +56,7 @@ class LoweringContext:
     decoder: Mapping[str, Any] = field(default_factory=dict)
     size: Node | None = None
     decodes_on_gpu: bool = True
+    channels_in_memory: int = 0
 
     @property
     def decoder_device(self) -> Literal["mixed", "cpu"]:

@@ -102,6 +102,11 @@ class DecodeImage(Decoder):
         """Returns the state of decoded images."""
         return replace(self._decoded(state), channels=self.channels, dtype=self.dtype, rgb=self.to_rgb)
 
+    def only_orders_channels(self, width: int, height: int) -> bool:
+        """Returns whether images become RGB or BGR, and whether their size is accepted."""
+        is_accepted = self.expected_size in (None, (width, height)) and width * height <= self.max_pixels
+        return is_accepted and (self.channels, self.dtype) == (3, "uint8")
+
 
 class DecodeNumpy(Decoder):
     """Reads ``.npy`` files of arrays [height, width, channels] or [height, width] in C order."""
