@@ -42,7 +42,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ppcls.report.jsonlines import read_records  # noqa: E402 - after the path
+from ppcls.dataset_tools.digits import make_digits  # noqa: E402 - after the path
+from ppcls.report.jsonlines import read_records  # noqa: E402
 from ppcls.report.record import EvalRecord  # noqa: E402
 from ppcls.weights.files import read_arrays  # noqa: E402
 
@@ -83,6 +84,7 @@ def main() -> int:
     options.output = options.output.resolve()
     shutil.rmtree(options.output, ignore_errors=True)
     options.output.mkdir(parents=True)
+    make_digits(options.output / "dataset" / "digits")
     return Soak(options).run()
 
 
@@ -226,7 +228,7 @@ class Soak:
             ],
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
+            cwd=options.output,  # which contains the data set
             # The launcher does not pass -s to its processes.
             env={
                 **os.environ,
