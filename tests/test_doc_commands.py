@@ -3,6 +3,8 @@
 The reason, such as ``needs a GPU``, is in the command's comment, in a comment above it, or in brackets after
 it. Each block runs in a folder of its own with the small files that the documents name, and must exit with 0.
 What needs a network downloads weights from a local server, or runs in a fresh clone and installs from PyPI.
+
+`test_found_commands` checks that no command is ignored.
 """
 
 from __future__ import annotations
@@ -24,17 +26,13 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from documents import WRITTEN, Example, comment_examples, examples, help_examples, read
+from documents import RUNNERS, WRITTEN, Example, all_examples, examples, read
 from few_digits import write_few_digits
 from paths import ROOT
 from running import free_port
 from weights_server import weights_server
 
-EXAMPLES = [
-    *(example for document in WRITTEN for example in examples(document)),
-    *help_examples(),
-    *comment_examples(),
-]
+EXAMPLES = all_examples()
 PLACEHOLDERS = {
     "CONFIG": "mine.yaml",
     "FILE": "mine.yaml",
@@ -88,7 +86,6 @@ SHORTER = {
     ),
     r" --model FOLDER": " --model exported",
     r"^ppcls runs FOLDER": "ppcls runs runs",
-    r"^ppcls dataset audit pictures/ --fix confirmed.csv": r"head -1 audit/fixes.csv > confirmed.csv; \g<0>",
     r" --pretrained runs/pets-head": " --pretrained runs/pets",
     r"^python benchmarks/run.py limits .*": r"\g<0> --seconds 0.05",
     r"^cp -rL runs/digits/best_model": "cp -rL runs/pets/best_model",
@@ -99,11 +96,13 @@ SHORTER = {
     r" photos 32 --classes 32": " photos 64 --classes 32",
     r" \[--dali\] \[--steps 150\]": " --steps 2",
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
+    r"^(python tests/reliability/soak.py) .*": r"\1 --minutes 0.1 --interval 5 --epochs 1 --output soak",
 }
 # The same in a clone, where commands install what they need, and `make test` only collects the tests.
 SHORTER_IN_CLONE = {
     r"^pip ": "python -m venv --clear new && new/bin/pip ",
     r"^make fuzz MINUTES=10": "make fuzz MINUTES=0.01 TARGETS=manifest",
+    r"^make soak MINUTES=10": "make soak MINUTES=0.1",
 }
 KEY = "0123456789abcdef" * 4  # of the HTTP API
 # What the fixture `models` adds.
@@ -131,7 +130,8 @@ def run(command: str, folder: Path, variables: dict[str, str] | None = None) -> 
 
 def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "KEY": KEY}
+    # Without GPUs, the commands do the same on all machines.
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "KEY": KEY, "CUDA_VISIBLE_DEVICES": ""}
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(path, folder)
     for name in ("docs", ".ci"):
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("ppcls", "benchmarks", "tools"):
+    for name in ("ppcls", "benchmarks", "tools", "tests"):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     for name in ("pictures", "mine"):
@@ -261,12 +261,16 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 @pytest.fixture(scope="session")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone of the last commit, whose virtual environment the first `make` creates."""
-    pip = [sys.executable, "-m", "pip", "--retries", "0", "--timeout", "10"]
-    if subprocess.run([*pip, "index", "versions", "paddlepaddle"], capture_output=True).returncode:
-        pytest.skip("no network: pip can't reach its package index")
+    skip_without_network()
     folder = tmp_path_factory.mktemp("clone") / "ppcls"
     run(f"git clone --quiet {shlex.quote(str(ROOT))} {folder}", ROOT)
     return folder
+
+
+def skip_without_network() -> None:
+    pip = [sys.executable, "-m", "pip", "--retries", "0", "--timeout", "10"]
+    if subprocess.run([*pip, "index", "versions", "paddlepaddle"], capture_output=True).returncode:
+        pytest.skip("no network: pip can't reach its package index")
 
 
 def is_quick(example: Example) -> bool:
@@ -278,8 +282,8 @@ def needs_clone(example: Example) -> bool:
 
     ``pip`` never runs in the environment of the tests, where it would replace packages.
     """
-    programs = ("make ", "pip ") if example.network else ("pip ",)
-    return any(command.startswith(programs) for command in example.commands)
+    programs = r"(?:^|&& )(?:make|pip) " if example.network else r"(?:^|&& )pip "
+    return any(re.search(programs, command) for command in example.commands)
 
 
 @pytest.mark.timeout(3600)  # some documents have many commands
@@ -319,6 +323,51 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
                 server.enter_context(running(command, folder, port, variables))
             else:
                 run(command, folder, variables)
+
+
+@pytest.fixture(scope="session")
+def bundle(models: Path) -> Path:
+    programs = ",".join(readme.parent.name for readme in RUNNERS)
+    run(f"ppcls export --model runs/pets --trust --format bundle --runners {programs} --output all", models)
+    return models / "all"
+
+
+JARS = os.environ.get("JAVA_CLASSPATH", "").split(os.pathsep)  # see `make test-runners`
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("readme", RUNNERS, ids=lambda path: path.parent.name)
+def test_commands_for_programs_of_bundles_succeed(readme: Path, bundle: Path, tmp_path: Path) -> None:
+    skip_without_network()
+    (example,) = examples(readme)
+    text = "\n".join(example.commands)
+    for program in ("npm", "cmake", "javac"):
+        if f"{program} " in text and shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    folder = tmp_path / "bundle"
+    shutil.copytree(bundle, folder)
+    for place in (folder, folder / "runners" / "js"):
+        shutil.copy(bundle.parent / "photo.jpg", place)
+    if "javac" in text:
+        if len(JARS) != 2 or not all(map(os.path.exists, JARS)):
+            pytest.skip("JAVA_CLASSPATH does not contain the jars of ONNX Runtime and Gson")
+        for jar, name in zip(JARS, ("onnxruntime.jar", "gson.jar"), strict=True):
+            (folder / name).symlink_to(jar)
+    if installed := re.search(r"apt-get install (.*)", text):
+        if subprocess.run(["dpkg", "--status", *installed[1].split()], capture_output=True).returncode:
+            pytest.skip(f"needs the packages {installed[1]}")
+        text = text.replace(installed[0], "true")
+    variables = {"PYTHONPATH": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if "pip install" in text:
+        text = f"python -m venv new\nsource new/bin/activate\n{text}"
+    text, is_server, server = text.partition("python -m http.server 8000")
+    run(f"set -e\n{text}", folder, variables)
+    if is_server:
+        port = free_port()
+        assert not server
+        with running(is_server.replace("8000", str(port)), folder, port, variables):
+            run(f"curl --silent --fail http://localhost:{port}/runners/web/", folder)
 
 
 def shorten(command: str, replacements: dict[str, str]) -> str:

@@ -72,7 +72,8 @@ def spans(document: Path) -> list[str]:
     return re.findall(r"`([^`]+)`", re.sub(BLOCK, "", read(document), flags=re.MULTILINE))
 
 
-COMMAND = r"(?:^|\| )(?:(?:python [^|]*)?\b(?:tools|benchmarks)/(?=\w+\.py )|ppcls )(\w+)(?:\.py)? (.+)"
+_SCRIPT = r"(?:python [^|]*)?\b(?:tools/(?=\w+\.py )|benchmarks/(?=run\.py ))"
+COMMAND = rf"(?:^|\| )(?:{_SCRIPT}|ppcls )(\w+)(?:\.py)? (.+)"
 
 
 def calls(document: Path) -> list[tuple[str, list[str]]]:

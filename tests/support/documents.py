@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent
 
 from paths import ROOT
 
@@ -16,26 +17,33 @@ WRITTEN = [path for path in DOCUMENTS if path.name != "config.md"]  # that one i
 # The commands of these documents use results of earlier blocks.
 IN_ORDER = {"deploy.md", "fixres.md", "from-paddleclas.md", "own-data.md", "serve.md", "tutorial.md"}
 
-FENCED = r"^```[\s\S]*?^```$"
-BLOCK = rf"(?:^ {{4}}.*\n)+|{FENCED}"
+FENCED = r"^ *```[\s\S]*?^ *```$"
+BLOCK = rf"{FENCED}|(?:^ {{4}}.*\n)+"
+SHELL = ("", "bash")  # languages of blocks whose lines are commands; indented blocks have no language
+OTHER_LANGUAGES = ("json", "python", "text", "toml", "yaml")
+# Programs of commands. A line of a shell block that starts with another word is an error. Those of the last
+# row occur only in sentences and comments.
 PROGRAMS = (
-    "ppcls|python3?|make|pip|curl|wget|openssl|docker|find|git|ssh|s?run|sbatch|scontrol|tensorboard|visualdl|wandb|"
-    "mlflow|source|cd|cp|mkdir|export|awk"
+    "apt-get|awk|cd|cp|curl|docker|export|find|git|gpg|head|kubectl|make|mkdir|openssl|pip|ppcls|python3?|sbatch"
+    "|scontrol|sha256sum|source|srun|ssh|tensorboard|wget"
+    "|benchmark_app|cmake|etcd|hostname|java|javac|mlflow|nginx|node|npm|uv|visualdl|wandb|wrk"
 )
-COMMAND = rf"(?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) \S"
-# `ppcls train` and `python tools/train.py` in a sentence are names; with an argument they are commands.
-_TOOL = (
-    r"ppcls (?:(?:dataset|benchmark) [a-z]+|(?!dataset |benchmark )[a-z]+)|python tools/\w+\.py|tools/\w+\.py"
-    r"|python benchmarks/run\.py [a-z]+"
-)
-SPAN = (
-    rf"(?:[A-Z_]+=\S+ )?(?:taskset -c \S+ )?"
-    rf"(?:{_TOOL}|python -[mc] \S+|pip \S+|docker|curl|source|tensorboard) (?!…)\S"
+# What may precede a program: a bracket, variables, and programs that start another one.
+PREFIX = r"[({]? ?(?:\w+=\S+ )*(?:(?:taskset -c \S+|nohup|nice|sudo|time|timeout \S+|env(?: \w+=\S+)+) )*"
+SCRIPT = r"(?:\.venv/bin|build)/\w+|(?:[\w.-]+/)*[\w-]+\.(?:py|sh)(?= )|\./\S+"
+COMMAND = rf"{PREFIX}(?:(?:{PROGRAMS})(?= )|{SCRIPT}) \S"
+# In a sentence, a program, a command of a group, a script or a target of make is a name. With an argument, it
+# is a command. The last line has commands and options of other programs.
+NAME = re.compile(
+    r"ppcls (?:(?:benchmark|dataset|index) )?(?:[a-z-]+|COMMAND)|(?:python )?\S+\.py|python -m [\w.]+"
+    r"|(?:python )?benchmarks/run\.py [a-z]+|make [\w-]+(?: [A-Z]+=\S+)*"
+    r"|cp -\w+|gpg --verify|git verify-tag|hostname -I|wandb (?:login|sync)|tensorboard --logdir"
 )
 # What the text says of a command that no test runs. There is no other reason.
 MARK = re.compile(
-    r"\bneeds (?:a GPU|ImageNet|(?:two |four )?GPUs|these folders|(?:two|several) machines|Docker|Slurm"
-    r"|object storage|uv|a release|PyTorch)\b",
+    r"\bneeds (a GPU|ImageNet|(?:two |four )?GPUs|these folders|(?:two|several) machines|Docker|Slurm|nginx"
+    r"|root|a Kubernetes cluster|object storage|uv|a release|PyTorch|PaddleClas|a clone of trainer"
+    r"|the programs of a bundle)\b",
     re.IGNORECASE,
 )
 NETWORK = re.compile(r"\bneeds a network\b", re.IGNORECASE)  # slow tests run these where there is one
@@ -48,7 +56,7 @@ class Example:
     document: Path
     line: int
     commands: list[str] = field(default_factory=list)  # to run
-    marked: list[str] = field(default_factory=list)  # which need something that is missing here
+    marked: dict[str, str] = field(default_factory=dict)  # not to run, because they need this
     network: bool = False  # whether one of the commands to run needs a network
 
     @property
@@ -60,75 +68,154 @@ def read(document: Path) -> str:
     return document.read_text(encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Block:
+    """An indented or fenced block.
+
+    Attributes:
+        place: File and line.
+        language: Language of the fence; empty for indented blocks.
+        text: Lines without the fence and the common indentation.
+    """
+
+    document: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks(document: Path) -> list[Block]:
+    """Returns all indented and fenced blocks."""
+    text = read(document)
+    found = []
+    for match in re.finditer(BLOCK, text, re.MULTILINE):
+        inner = dedent(match[0])
+        language = ""
+        if inner.startswith("```"):
+            language, _, inner = inner[3:].removesuffix("```").partition("\n")
+        found.append(Block(document, text.count("\n", 0, match.start()) + 1, language.strip(), inner))
+    return found
+
+
 def examples(document: Path) -> list[Example]:
     """Returns the document's commands, block by block; each command within a sentence is a block."""
-    text = read(document)
-    found = [_block(document, text, match) for match in re.finditer(BLOCK, text, re.MULTILINE)]
-    prose = re.sub(BLOCK, lambda match: "\n" * match[0].count("\n"), text, flags=re.MULTILINE)
-    for match in re.finditer(r"`([^`]+)`([^`]*)", prose):
-        command = " ".join(match[1].split())
-        if re.match(SPAN, command):
-            example = Example(document, prose.count("\n", 0, match.start()) + 1)
-            brackets = re.match(r"\s*\([^)]*\)", prose[match.end(1) + 1 :])
-            mark = brackets[0] if brackets else ""
-            example.network = bool(NETWORK.search(mark))
-            (example.marked if MARK.search(mark) else example.commands).append(command)
+    found = [_block(block) for block in blocks(document)]
+    for line, command, after in spans(document):
+        if is_command(command):
+            example = Example(document, line)
+            brackets = re.match(r"\s*\([^)]*\)", after)
+            _add(example, command, brackets[0] if brackets else "")
             found.append(example)
     found = [example for example in found if example.commands or example.marked]
     if document.name in IN_ORDER:
         whole = Example(document, 1)
         for example in sorted(found, key=lambda example: example.line):
             whole.commands += example.commands
-            whole.marked += example.marked
+            whole.marked |= example.marked
             whole.network |= example.network
         return [whole]
     return found
 
 
-def _block(document: Path, text: str, match: re.Match[str]) -> Example:
-    example = Example(document, text.count("\n", 0, match.start()) + 1)
-    language = match[0][3:].partition("\n")[0] if match[0].startswith("```") else ""
-    if language == "python" and document.name == "python.md":
-        example.commands.append(match[0].replace("```python", "python - <<'END'").replace("```", "END"))
-    if language not in ("", "bash"):
-        return example
-    mark = ""  # comments on lines of their own
-    for line in logical_lines(match[0]):
-        command, _, comment = line.partition("  #")
-        if line.startswith("#"):
-            mark += line
-        elif re.match(COMMAND, command):
-            is_marked = MARK.search(mark + comment)
-            (example.marked if is_marked else example.commands).append(command.strip())
-            example.network |= bool(NETWORK.search(mark + comment)) and not is_marked
+def spans(document: Path) -> Iterator[tuple[int, str, str]]:
+    """Yields line and text of the code within sentences and tables, and the text after it."""
+    text = prose(document)
+    for match in re.finditer(r"`([^`]+)`", text):
+        yield text.count("\n", 0, match.start()) + 1, " ".join(match[1].split()), text[match.end() :]
+
+
+def prose(document: Path) -> str:
+    """Returns the document with empty lines instead of its blocks."""
+    return re.sub(BLOCK, lambda match: "\n" * match[0].count("\n"), read(document), flags=re.MULTILINE)
+
+
+def is_command(span: str) -> bool:
+    """Returns whether code within a sentence is a command, not a part of one or a name."""
+    return bool(re.match(COMMAND, span)) and not NAME.fullmatch(span)
+
+
+def _block(block: Block) -> Example:
+    example = Example(block.document, block.line)
+    # `test_documented_example` runs the code of data.md.
+    if block.language == "python" and block.document.name != "data.md":
+        example.commands.append(f"python - <<'END'\n{block.text}END")
+    if block.language in SHELL:
+        mark = ""  # comments on lines of their own
+        for line in _commands_of(block):
+            if line.startswith("#") and not line.startswith("#!"):
+                mark += line
+            else:
+                command, _, comment = line.partition("  #") if not line.startswith("#!") else (line, "", line)
+                _add(example, command.strip(), mark + comment)
     return example
 
 
+def _commands_of(block: Block) -> list[str]:
+    """Returns the commands and comments of a shell block. A script is one command."""
+    if block.text.startswith("#!"):
+        return [block.text]
+    return [line for line in logical_lines(block.text) if line]
+
+
+def _add(example: Example, command: str, text: str) -> None:
+    """Adds a command to those to run or, if the text beside it gives a reason, to those that no test runs."""
+    if mark := MARK.search(text):
+        example.marked[command] = mark[1]
+    else:
+        example.commands.append(command)
+        example.network |= bool(NETWORK.search(text))
+
+
 def logical_lines(block: str) -> Iterator[str]:
-    """Yields the lines of a block; one that ends with a backslash continues in the next."""
-    yield from (line.strip() for line in re.sub(r" *\\\n *", " ", block).splitlines())
+    """Yields the lines of a block; one that ends with a backslash or an operator continues in the next."""
+    joined = re.sub(r" *\\\n *", " ", block)
+    joined = re.sub(r"(\|\||&&) *\n *", r"\1 ", joined)
+    yield from (line.strip() for line in joined.splitlines())
 
 
-# Files whose comments show commands.
-COMMENTED = sorted(
-    path
-    for pattern in ("configs/*.yaml", "examples/*.yaml", "examples/*.py", "tools/*.py", "Dockerfile")
-    for path in ROOT.glob(pattern)
+# Files whose comments show commands. Of `MODULES`, only indented lines are commands, because their sentences
+# name options.
+_COMMENTED = (
+    "configs/*.yaml examples/*.yaml examples/*.py examples/*.conf deploy/**/*.yaml tools/*.py ppcls/*.yaml"
+    " ppcls/train.py ppcls/static/*.py Dockerfile"
 )
+COMMENTED = sorted(path for pattern in _COMMENTED.split() for path in ROOT.glob(pattern))
+MODULES = sorted(
+    path
+    for pattern in ("ppcls/**/*.py", "benchmarks/**/*.py", ".ci/*.py")
+    for path in ROOT.glob(pattern)
+    if path not in COMMENTED and "programs" not in path.parts
+)
+# The commands for the programs of bundles, which run in the folder of a bundle.
+RUNNERS = sorted((ROOT / "ppcls" / "deploy" / "bundle" / "programs").glob("*/README.md"))
 # Why a command in `--help` or in a comment is not run. `tests/test_docs.py` parses those of `--help`.
 NEEDS = {
     r"-c configs/ResNet50\.yaml": "ImageNet",
     r"--gpus[= ]|--cudnn-search|TF32": "a GPU",
     r"/hdd/": "these folders",
     r"^docker ": "Docker",
+    r"^kubectl ": "a Kubernetes cluster",
+    r"^nginx ": "nginx",
     r"PP-LCNet_x1_0_infer": "a folder that PaddleClas exported",
+    r"PADDLECLAS": "PaddleClas",
     r"dataset fashion-mnist": "the files of Fashion-MNIST",
     r"outputs_of_my_program": "the outputs of another program",
     r"openvino": "OpenVINO, which tests do not install",
     r"benchmark train -c configs/ResNet50_photos": "a GPU",
     r"(?:audit|head)_study\.py": "many trainings; the report in docs/own-data.md has the results",
+    r"bundle_runners\.py": "the programs of a bundle",
+    r"program_operators\.py": "programs that two versions of Paddle exported",
 }
 _OUTSIDE = re.compile(r"models fetch")  # needs a network
+
+
+def all_examples() -> list[Example]:
+    """Returns the commands of the documents, of ``--help`` and of comments."""
+    return [
+        *(example for document in DOCUMENTS for example in examples(document)),
+        *help_examples(),
+        *comment_examples(),
+    ]
 
 
 def help_examples() -> list[Example]:
@@ -154,31 +241,49 @@ def help_examples() -> list[Example]:
 
 
 def comment_examples() -> list[Example]:
-    """Returns the commands in comments of `COMMENTED` files, those of one file together."""
-    found = [_sorted_out(Example(path, 1), _commands_in(_comments(path))) for path in COMMENTED]
+    """Returns the commands in comments of `COMMENTED` and `MODULES`, those of one file together."""
+    found = [_sorted_out(Example(path, 1), commands_in(comments(path))) for path in COMMENTED]
+    found += [_sorted_out(Example(path, 1), _indented_commands(comments(path))) for path in MODULES]
     return [example for example in found if example.commands or example.marked]
 
 
-def _comments(path: Path) -> str:
+def comments(path: Path) -> list[str]:
+    """Returns the lines of a module's docstring, or the comments of another file without ``#``."""
     text = read(path)
-    return (ast.get_docstring(ast.parse(text), clean=False) or "") if path.suffix == ".py" else text
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text), clean=False) or "").splitlines()
+    return re.findall(r"^ *#(.*)", text, re.MULTILINE)
 
 
-def _commands_in(text: str) -> Iterator[str]:
-    """Yields the commands in comments and docstrings: indented lines, and quoted commands with arguments."""
-    for line in text.splitlines():
-        comment = re.match(r"#(?: [^:]*:)? +(.*)|    (.*)", line)
-        command = re.split(r"  +", (comment[1] or comment[2]).strip())[0] if comment else ""
-        if re.match(COMMAND, command):
-            yield command
-        for quoted in re.findall(r"``([^`]+)``", line):
-            if re.match(SPAN, quoted):
-                yield quoted
+def commands_in(lines: list[str]) -> Iterator[str]:
+    """Yields the commands in comments: indented lines, texts after a colon, and quoted commands."""
+    yield from _indented_commands(lines)
+    for line in lines:
+        after_colon = re.match(r" *\S[^:`]*: (.*)", line)
+        if after_colon and re.match(COMMAND, after_colon[1]):
+            yield _without_comment(after_colon[1])
+        for quoted in re.findall(r"(?<!`)`{1,2}([^`]+)`|\(((?:ppcls|python) [^()]+)\)", line):
+            if is_command("".join(quoted)):
+                yield "".join(quoted)
+
+
+def _indented_commands(lines: list[str]) -> Iterator[str]:
+    """Yields the lines with an indentation of at least two spaces that are commands."""
+    for line in logical_lines("\n".join(line for line in lines if line.startswith("  "))):
+        if re.match(COMMAND, line):
+            yield _without_comment(line)
+
+
+def _without_comment(line: str) -> str:
+    return re.split(r"  +", line)[0]
 
 
 def _sorted_out(example: Example, commands: Iterable[str]) -> Example:
     for command in commands:
-        needed = any(re.search(pattern, command) for pattern in NEEDS)
-        (example.marked if needed else example.commands).append(command)
-        example.network |= not needed and bool(_OUTSIDE.search(command))
+        needed = next((reason for pattern, reason in NEEDS.items() if re.search(pattern, command)), "")
+        if needed:
+            example.marked[command] = needed
+        else:
+            example.commands.append(command)
+            example.network |= bool(_OUTSIDE.search(command))
     return example

@@ -177,8 +177,8 @@ class ExecutionSettings(Section):
     8.0 or later. On a CPU, they are the convolutions, BatchNorm, max pooling, products of matrices and
     activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored. `auto`: the choice
     of `autotune`; without `autotune`, False. On a CPU in float32, `ppcls infer`, `eval`, `serve` and
-    `train --head` use them with checkpoints, also of NCHW models, unless this is False; their scores differ
-    in the last digits."""
+    `train` with `--head` use them with checkpoints, also of NCHW models, unless this is False; their scores
+    differ in the last digits."""
     recompute: bool = False
     """Keep only the inputs of the model's blocks during the forward pass, and compute their activations again
     in the backward pass (gradient checkpointing). Training needs less memory and a third to a half more time,
