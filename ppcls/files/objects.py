@@ -4,6 +4,9 @@ Decisions:
 - Every error is retried except those that waiting can't mend (a missing object, an unknown bucket, a missing
   package). The libraries behind fsspec raise classes of their own, so an allow list of temporary errors would
   miss some, and a run of days would end because of one of them.
+- Rejected credentials and missing permissions are errors of the user, reported after three seconds: a machine
+  may need a moment to provide its credentials. But if requests of the same kind succeeded before, they are
+  retried like other errors, because credentials change during a run of days.
 - A connection is opened again after an error, and reads the credentials again. Those of rented machines
   expire after hours and are renewed in a file or by the machine.
 - fsspec caches the lists of folders. Here, each list is read again, because another machine may have written.
@@ -23,10 +26,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ppcls.errors import TryAgainError, UserError
+from ppcls.files.object_errors import Cause, Rejection, advise, explain, kind_of, list_one, silence_libraries
 from ppcls.files.temporary import temporary_sibling
 
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each retry
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_NEW_RETRIES = 2  # of a rejected request, if no request of its kind has succeeded before
+_REJECTED_SECONDS = 60.0  # after which a rejected request is not retried: gcsfs itself retries for a minute
+_ACTS = {
+    "open": "connect to this storage",
+    "list": "list the objects at this address",
+    "read": "read this object",
+    "write": "write this object",
+    "remove": "remove this object",
+}
 _PERMANENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportError)
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
 # s3fs opens 10 connections by default, which is too few for threads that read ahead.
@@ -36,6 +48,10 @@ _Result = TypeVar("_Result")
 
 class StorageError(TryAgainError):
     """Raised if object storage can't be read or written after all retries."""
+
+
+class StorageAccessError(UserError):
+    """Raised if object storage rejects requests until the user changes something. The exit code is 2."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +75,13 @@ class Objects:
 
     Raises:
         UserError: The package for this kind of storage is not installed.
+        StorageAccessError: The credentials are missing or invalid.
+        StorageError: The storage can't be reached.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._succeeded: set[str] = set()  # kinds of requests
         self._system: Any = None  # None: not connected, or to connect again
         self._process = 0  # process of the connection
         self._connecting = threading.Lock()
@@ -70,24 +89,28 @@ class Objects:
         try:
             self._retry(bool, "open")
         except ImportError as error:
-            kind = url.split(":", 1)[0].lower()
-            raise UserError(
-                f"{url}: {error}; install it with pip install '.[{_EXTRAS.get(kind, kind)}]'"
-            ) from None
+            raise UserError(f"{url}: {error}; install it with pip install '.[{kind_of(url)}]'") from None
 
     def sizes(self) -> dict[str, int]:
         """Returns the size in bytes of each object, by its name below the address."""
         return {name: info.size for name, info in self.infos().items()}
 
     def infos(self) -> dict[str, ObjectInfo]:
-        """Returns the properties of each object, by its name below the address."""
+        """Returns the properties of each object, by its name below the address.
+
+        Raises:
+            StorageAccessError: The bucket is missing, or its objects may not be listed.
+            StorageError: The storage can't be read.
+        """
 
         def find(system: Any) -> dict[str, ObjectInfo]:
             system.invalidate_cache()
             try:
                 entries = system.find(self._root, detail=True)
             except FileNotFoundError:  # an empty folder, or a bucket without objects
-                return {}
+                entries = {}
+            if not entries:
+                self.check_bucket()
             start = len(self._root) + 1
             return {
                 path[start:]: _info(entry)
@@ -115,7 +138,10 @@ class Objects:
 
         def check(system: Any) -> bool:
             system.invalidate_cache()
-            return bool(system.isfile(self._root))
+            try:
+                return bool(system.info(self._root)["type"] == "file")  # isfile() would hide other errors
+            except FileNotFoundError:
+                return False
 
         return self._retry(check, "read")
 
@@ -164,6 +190,24 @@ class Objects:
             except FileNotFoundError:
                 continue
 
+    def check_bucket(self) -> None:
+        """Checks that the bucket exists, if the credentials permit to know that.
+
+        Raises:
+            StorageAccessError: It does not exist.
+        """
+        try:
+            list_one(self.url, self._connect(), self._root)
+            return
+        except FileNotFoundError as error:
+            rejection = Rejection(Cause.BUCKET, " ".join(str(error).split()))
+        except Exception as error:  # noqa: BLE001 - of any library; only the bucket is asked for
+            other = explain(self.url, error)
+            if other is None or other.cause is not Cause.BUCKET:
+                return
+            rejection = other
+        raise self._error(FileNotFoundError(), rejection, "open", "")
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
@@ -203,6 +247,7 @@ class Objects:
     def _open(self) -> Any:
         import fsspec  # type: ignore[import-untyped]
 
+        silence_libraries()
         options: dict[str, Any] = dict(_S3_OPTIONS) if self.url.lower().startswith("s3") else {}
         options |= {"skip_instance_cache": True, "use_listings_cache": False}
         system, root = fsspec.url_to_fs(self.url, **options)
@@ -213,30 +258,68 @@ class Objects:
         """Calls ``act`` with the file system until it succeeds or all retries failed.
 
         Raises:
+            StorageAccessError: The storage rejects the request, and the user must change something.
             StorageError: The last attempt failed.
             FileNotFoundError: There is no such object.
             OSError: The local disk is full.
         """
-        for delay in (*RETRY_DELAYS, None):
+        began = time.monotonic()
+        for number, delay in enumerate((*RETRY_DELAYS, None)):
             system = None
             try:
                 system = self._connect()
-                return act(system)
+                result = act(system)
+            except StorageAccessError:
+                raise
             except _PERMANENT:
+                if verb == "write":
+                    self.check_bucket()
                 raise
             except Exception as error:
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                if delay is None:
-                    place = f"{self.url}/{name}" if name else self.url
-                    reason = " ".join(str(error).split()) or type(error).__name__
-                    raise StorageError(
-                        f"{place}: can't {verb} this object: {reason}; check the network and the credentials"
-                    ) from None
+                rejection = self._explain(system, error)
+                seconds = time.monotonic() - began
+                if delay is None or (rejection and self._is_final(rejection, verb, number, seconds)):
+                    raise self._error(error, rejection, verb, name) from None
+            else:
+                self._succeeded.add(verb)
+                return result
             if self._system is system:  # otherwise, another thread has connected again
                 self._system = None
             time.sleep(delay)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _explain(self, system: Any, error: Exception) -> Rejection | None:
+        """Returns why a request was rejected; None if the error may be temporary."""
+        rejection = explain(self.url, error)
+        if rejection is not None and rejection.brief and system is not None:
+            try:
+                list_one(self.url, system, self._root)
+            except Exception as other:  # noqa: BLE001 - of any library, and the first error is known
+                return explain(self.url, other) or rejection
+        return rejection
+
+    def _is_final(self, rejection: Rejection, verb: str, retries: int, seconds: float) -> bool:
+        """Returns whether it is of no use to repeat a rejected request."""
+        if rejection.cause in (Cause.BUCKET, Cause.ACCOUNT, Cause.CLOCK) or seconds > _REJECTED_SECONDS:
+            return True
+        return (
+            rejection.cause is not Cause.EXPIRED and verb not in self._succeeded and retries >= _NEW_RETRIES
+        )
+
+    def _error(self, error: Exception, rejection: Rejection | None, verb: str, name: str) -> UserError:
+        """Returns the error for a request that failed after all retries."""
+        place = f"{self.url}/{name}" if name else self.url
+        if rejection is None:
+            reason = " ".join(str(error).split()) or type(error).__name__
+        else:
+            reason = f"{rejection.cause.value} ({rejection.reply})"
+        text = f"{place}: can't {_ACTS[verb]}: {reason}; {advise(self.url, rejection, verb)}"
+        renewed = (Cause.CREDENTIALS, Cause.MISSING) if verb in self._succeeded else ()
+        if rejection is None or rejection.cause in (Cause.EXPIRED, *renewed):
+            return StorageError(text)
+        return StorageAccessError(text)
 
 
 def _info(entry: Mapping[str, Any]) -> ObjectInfo:

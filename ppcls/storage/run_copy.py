@@ -23,7 +23,7 @@ from typing import Any
 
 from ppcls.errors import UserError
 from ppcls.files import print_error
-from ppcls.files.objects import Objects, StorageError
+from ppcls.files.objects import Objects, StorageAccessError, StorageError
 from ppcls.files.temporary import temporary_sibling
 from ppcls.files.urls import is_url, local_path
 from ppcls.runtime.launch import read_launch
@@ -70,7 +70,7 @@ class RunCopy:
         """Writes and removes an object, so that a run does not train for hours and then fails to upload.
 
         Raises:
-            UserError: The bucket does not exist.
+            UserError: The bucket does not exist, or the credentials do not permit to write to it.
             StorageError: The storage can't be written.
         """
         try:
@@ -312,19 +312,21 @@ class RunUploader:
         """Uploads the log of a run that failed or was stopped. Only reports if this fails too."""
         try:
             self.finish()
-        except StorageError as error:
+        except UserError as error:
             print_error(str(error))
 
     def finish(self) -> None:
         """Uploads the last changes.
 
         Raises:
+            StorageAccessError: The storage rejects the files until the user changes something.
             StorageError: The storage can't be written.
         """
         try:
             self._copy.push()
         except (UserError, OSError) as error:
-            raise StorageError(
+            kind = StorageAccessError if isinstance(error, StorageAccessError) else StorageError
+            raise kind(
                 f"{error}; all files of the run are in {self._copy.folder}; to upload them, start the same "
                 "command again on this machine, with --resume (Global.checkpoints=auto)"
             ) from None

@@ -30,7 +30,7 @@ from ppcls.data.records.shard import ImageRecord
 from ppcls.engine.core.hooks import RunHook
 from ppcls.engine.loop import Run
 from ppcls.files import objects
-from ppcls.files.objects import Objects, StorageError
+from ppcls.files.objects import Objects, StorageAccessError, StorageError
 from ppcls.recipe.load import load_config
 from ppcls.storage.run_copy import RunCopy
 from ppcls.weights.manifest import Manifest, verify
@@ -111,14 +111,16 @@ def test_loaders_yield_the_batches_of_the_disk_although_requests_are_slow_and_fa
 def test_storage_that_stays_away_is_an_error_for_another_try(
     cloud: Cloud, files: FileIndex, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless the credentials do not permit the requests."""
+    kind = StorageAccessError if fault == "denied" else StorageError
     data = listed(files, cloud.url, SHOWN)
     index = data.read(21)
     monkeypatch.setattr(objects, "RETRY_DELAYS", (0.0,))
     cloud.proxy.fault = lambda method, path, number: fault
-    with pytest.raises(StorageError, match=rf"{cloud.url}/.*: can't read this object: .") as caught:
+    with pytest.raises(kind, match=rf"{cloud.url}/.*: can't read this object: .") as caught:
         index.read(0)
-    assert caught.value.code == 75
-    with pytest.raises(StorageError, match=rf"{cloud.url}/.*: can't write this object: ."):
+    assert caught.value.code == (2 if fault == "denied" else 75)
+    with pytest.raises(kind, match=rf"{cloud.url}/.*: can't write this object: ."):
         Objects(cloud.url).write("a", b"1")
 
 

@@ -454,7 +454,7 @@ def test_library_that_fails_to_connect_is_tried_again(monkeypatch: pytest.Monkey
     monkeypatch.setattr(fsspec, "url_to_fs", fail)
     assert Objects(URL).sizes() == {}
     left[0] = 3
-    with pytest.raises(StorageError, match="can't open this object: no token"):
+    with pytest.raises(StorageError, match="can't connect to this storage: no token"):
         Objects(URL)
 
 

@@ -40,8 +40,9 @@ class Cloud:
     renew: Callable[[], None]
 
 
-def _azure_error(status: int, code: str) -> Answer:
-    content = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>"
+def _azure_error(status: int, code: str, detail: str = "") -> Answer:
+    detail = f"<AuthenticationErrorDetail>{detail}</AuthenticationErrorDetail>" if detail else ""
+    content = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message>{detail}</Error>"
     return Answer(status, content.encode(), {"x-ms-error-code": code, "Content-Type": "application/xml"})
 
 
@@ -56,14 +57,14 @@ _AZURE_FAULTS = {
     "busy": _azure_error(503, "ServerBusy"),
     "reset": None,
     "internal": _azure_error(500, "InternalError"),
-    "expired": _azure_error(403, "AuthenticationFailed"),
+    "expired": _azure_error(403, "AuthenticationFailed", "Signature not valid in the specified time frame"),
     "denied": _azure_error(403, "AuthorizationFailure"),
 }
 _GOOGLE_FAULTS = {
     "busy": _google_error(429, "rateLimitExceeded"),
     "reset": None,
     "internal": _google_error(503, "backendError"),
-    "expired": _google_error(401, "authError"),
+    "expired": _google_error(401, "Invalid Credentials"),
     "denied": _google_error(403, "forbidden"),
 }
 FAULTS = tuple(_AZURE_FAULTS)
@@ -94,18 +95,34 @@ def _s3(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Cloud]:
         yield Cloud(proxy, f"s3://{BUCKET}/pets", lambda: write("RENEWED"))
 
 
+def azure_signature(permissions: str, hours: int, key: str = _KEY) -> str:
+    """Returns a shared access signature for azurite.
+
+    Args:
+        permissions: Letters of the permissions, such as ``rl``.
+        hours: Hours until it expires; negative if it has expired.
+        key: Key of the account.
+    """
+    from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
+
+    signature: str = generate_account_sas(
+        _ACCOUNT,
+        key,
+        ResourceTypes.from_string("sco"),
+        AccountSasPermissions.from_string(permissions),
+        datetime.now(timezone.utc) + timedelta(hours=hours),
+        start=datetime.now(timezone.utc) - timedelta(days=2),
+    )
+    return signature
+
+
 @contextmanager
 def _azure(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Cloud]:
     program = shutil.which("azurite-blob")
     if program is None:
         pytest.skip("azurite is not installed: npm install -g azurite")
     pytest.importorskip("adlfs")
-    from azure.storage.blob import (
-        AccountSasPermissions,
-        BlobServiceClient,
-        ResourceTypes,
-        generate_account_sas,
-    )
+    from azure.storage.blob import BlobServiceClient
 
     _sleep_less(monkeypatch)
     monkeypatch.setenv("AZURITE_ACCOUNTS", f"{_ACCOUNT}:{_KEY}")
@@ -126,13 +143,7 @@ def _azure(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Cloud]:
                 client.create_container(BUCKET)
 
             def write(name: str, hours: int) -> str:
-                signature = generate_account_sas(
-                    _ACCOUNT,
-                    _KEY,
-                    ResourceTypes.from_string("sco"),
-                    AccountSasPermissions.from_string("rwdlac"),
-                    datetime.now(timezone.utc) + timedelta(hours=hours),
-                )
+                signature = azure_signature("rwdlac", hours)
                 monkeypatch.setenv(
                     "AZURE_STORAGE_CONNECTION_STRING", f"{endpoint}SharedAccessSignature={signature}"
                 )

@@ -41,12 +41,12 @@ from ppcls.data.transforms.specs import Op, count_draws
 from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.errors import UserError, counted
-from ppcls.files.objects import StorageError
+from ppcls.files.objects import StorageAccessError, StorageError
 from ppcls.runtime.signals import ignore_group_signals
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _NO_SWITCH = 60.0  # seconds
-_STORAGE = -1  # instead of the position of a bad sample
+_STORAGE = {-1: StorageError, -2: StorageAccessError}  # by a number instead of the position of a bad sample
 Sample = tuple[NDArray[Any], Any]  # image; and its class id, or 0 or 1 for each class
 
 
@@ -98,7 +98,7 @@ class _BadSample:
     """Replaces a sample that can't be read. An exception would be changed or lost in paddle.io.
 
     Attributes:
-        position: Position of the sample; `_STORAGE` if the storage of the samples can't be read.
+        position: Position of the sample; a number of `_STORAGE` if the storage of the samples can't be read.
         reason: Reason, for messages.
     """
 
@@ -133,7 +133,9 @@ class _ImageDataset(paddle.io.Dataset):  # type: ignore[misc]
         except ValueError as error:
             return _BadSample(key.position, str(error))
         except StorageError as error:
-            return _BadSample(_STORAGE, str(error))
+            return _BadSample(-1, str(error))
+        except StorageAccessError as error:
+            return _BadSample(-2, str(error))
         return image, self._index.labels[key.position]
 
 
@@ -176,8 +178,9 @@ def _read_bad(image: Any) -> dict[int, str]:
     if image.ndim > 1:
         return {}
     bad = {int(position): reason for position, reason in json.loads(np.asarray(image).tobytes()).items()}
-    if _STORAGE in bad:
-        raise StorageError(bad[_STORAGE])
+    for number, kind in _STORAGE.items():
+        if number in bad:
+            raise kind(bad[number])
     return bad
 
 

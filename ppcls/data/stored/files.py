@@ -164,8 +164,9 @@ def fetch_file(url: str) -> Path:
         UserError: There is no such object.
         StorageError: The storage can't be read.
     """
+    cache = ObjectCache(url, GIB)  # of this object only, in all its versions
     try:
-        cache = ObjectCache(url, GIB)  # of this object only, in all its versions
         return cache.fetch("", cache.objects.info(""))
     except FileNotFoundError:
+        cache.objects.check_bucket()
         raise UserError(f"{url}: no such object") from None
