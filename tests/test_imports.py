@@ -50,6 +50,7 @@ def test_only_runtime_and_the_weights_cache_read_the_environment() -> None:
         "ppcls/cli/launch.py",
         "ppcls/deploy/export/openvino.py",
         "ppcls/engine/trainer_status.py",
+        "ppcls/files/object_errors.py",
         "ppcls/serve/metrics.py",
         "ppcls/serve/workers.py",
     }
