@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from ppcls.errors import TryAgainError, UserError
 from ppcls.files.object_errors import Cause, Rejection, advise, explain, kind_of, list_one, silence_libraries
 from ppcls.files.temporary import temporary_sibling
+from ppcls.files.urls import lower_scheme
 
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each retry
 _NEW_RETRIES = 2  # of a rejected request, if no request of its kind has succeeded before
@@ -80,7 +81,7 @@ class Objects:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+        self.url = lower_scheme(url.rstrip("/"))
         self._succeeded: set[str] = set()  # kinds of requests
         self._system: Any = None  # None: not connected, or to connect again
         self._process = 0  # process of the connection
@@ -219,7 +220,7 @@ class Objects:
 
         def write(system: Any) -> None:
             path = self._path(name)
-            if not self.url.lower().startswith("file:"):
+            if not self.url.startswith("file:"):
                 put(system, path)
                 return
             folder, _, last = path.rpartition("/")
@@ -248,7 +249,7 @@ class Objects:
         import fsspec  # type: ignore[import-untyped]
 
         silence_libraries()
-        options: dict[str, Any] = dict(_S3_OPTIONS) if self.url.lower().startswith("s3") else {}
+        options: dict[str, Any] = dict(_S3_OPTIONS) if self.url.startswith("s3") else {}
         options |= {"skip_instance_cache": True, "use_listings_cache": False}
         system, root = fsspec.url_to_fs(self.url, **options)
         self._root = root.rstrip("/")

@@ -36,11 +36,17 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def lower_scheme(url: str) -> str:
+    """Returns an address whose scheme is in lower case, as fsspec needs it."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme.lower()}{separator}{rest}"
+
+
 def local_path(text: str) -> Path:
     """Returns the path of a file or folder, which for an address in object storage is that of its copy."""
     if not is_url(text):
         return Path(text)
-    address = text.rstrip("/")
+    address = lower_scheme(text.rstrip("/"))
     digest = hashlib.blake2b(address.encode(), digest_size=6).hexdigest()
     name = _UNSAFE.sub("_", address.rsplit("/", 1)[-1])[:80]
     return cache_folder("storage") / f"{name}-{digest}"

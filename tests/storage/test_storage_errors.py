@@ -240,7 +240,7 @@ def test_missing_bucket_is_named(clouds: Any, kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["s3", "azure", "google"])
-def test_upload_that_is_not_permitted_any_more_ends_with_the_code_for_users(
+def test_upload_that_is_no_longer_permitted_ends_with_the_code_for_users(
     clouds: Any, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud = clouds(kind)
