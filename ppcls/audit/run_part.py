@@ -11,7 +11,6 @@ Decisions:
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +30,7 @@ from ppcls.files import one_line
 from ppcls.report.thumbnail import AuditGroup, AuditPart, Picture
 
 _SEED = 0
+_LEAST_SECONDS = 1.5
 _BATCH = 64  # images between two looks at the clock
 _SHOWN = 6  # groups of each kind in the report
 _SHOWN_PICTURES = 4  # of each group
@@ -98,7 +98,6 @@ class RunAudit:
         limit: Maximum number of images that are read; 0 for no audit.
         threads: Number of threads that read images.
         checker: Checks labels with the features of a model; None without a model.
-        longest: Largest duration of the audit in seconds.
     """
 
     splits: Mapping[str, Index]
@@ -106,7 +105,6 @@ class RunAudit:
     limit: int
     threads: int
     checker: Checker | None = None
-    longest: float = math.inf
 
     def __call__(
         self, seconds: float, lock: AbstractContextManager[object] | None = None
@@ -114,12 +112,13 @@ class RunAudit:
         """Returns what the report shows; None if the audit is off or images have several labels.
 
         Args:
-            seconds: Duration of the audit. One batch of images is read in any case.
+            seconds: Duration of the audit. With less than 1.5 seconds, nothing is checked.
             lock: Lock that is held while a model computes; None without a model in another thread.
         """
         if not self.limit or any(index.labels.ndim > 1 for index in self.splits.values()):
             return None
-        seconds = min(seconds, self.longest)
+        if seconds < _LEAST_SECONDS:
+            return AuditPart("The images were not checked, because the run had to end in time.", ())
         joined = _Joined(list(self.splits.values()))
         order = np.random.default_rng(_SEED).permutation(len(joined))[: self.limit]
         begin = time.monotonic()

@@ -418,7 +418,7 @@ def train(options: TrainOptions) -> None:
         _run_instead(options, config)
         return
     if options.time is not None:
-        config = _plan(config.model_dump(mode="json"), options.time)
+        config = _plan(config, options.time)
     if options.learning_curve:
         from ppcls.files import create_output_dir
         from ppcls.recipe.class_folders import checked_output_dir
@@ -433,13 +433,13 @@ def train(options: TrainOptions) -> None:
     api.fit(config, profiled=profiled, own_process=True)
 
 
-def _plan(tree: Tree, seconds: float) -> Config:
+def _plan(config: Config, seconds: float) -> Config:
     """Returns the config of a run that ends within the time.
 
     Loads Paddle, and measures the speed in this process.
 
     Args:
-        tree: Config as plain data.
+        config: Config of the user.
         seconds: Duration of the whole command, from its start.
 
     Raises:
@@ -448,53 +448,62 @@ def _plan(tree: Tree, seconds: float) -> Config:
     from ppcls.cli.short_options import set_image_size
     from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
     from ppcls.recipe.load import load_config
+    from ppcls.runtime.hardware import idle_cores
     from ppcls.runtime.launch import check_single_process
     from ppcls.runtime.signals import interruptible
     from ppcls.runtime.start import start
-    from ppcls.search.time_plan import plan_run, time_limit
+    from ppcls.search.time_plan import plan_run, smaller_sides
     from ppcls.zoo import architecture
 
     check_single_process("--time")
-    config = load_config(tree)
     if config.LinearHead is not None:
         raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
     if seconds >= _TUNED_SECONDS:
         config = autotune(config)
+    elif config.Global.cpu_threads is None and "OMP_NUM_THREADS" not in os.environ:
+        # If other programs use the cores, threads wait for each other: with two threads instead of one on two
+        # cores at a load of 9, features of 64 x 64 pixels took twice as long.
+        config = _with_global(config, cpu_threads=idle_cores())
     with interruptible():
         runtime = start(config.Global)
         if runtime.device == "cpu":
             way = choose_cpu_kernels(config.Global, config.Global, config.Arch, config.AMP)
             if way is not None:
                 config = config.model_copy(update=way.sections(config.Global, config.Arch))
-        config = config.model_copy(update={"Global": config.Global.model_copy(update={"autotune": False})})
+        config = _with_global(config, autotune=False)
         from ppcls.data.bad_images.lists import suggest_skipping
         from ppcls.engine.profiling.peak_memory import explain_out_of_memory
         from ppcls.engine.setup import build_run
         from ppcls.search.run_speed import measure_speed
 
+        tree = config.model_dump(mode="json")
+        side = int(node_at(tree, "Global.image_shape")[1])
+        try:
+            set_image_size(tree, side)
+            resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
+        except UserError:
+            resizable = False
+        smallest = min(smaller_sides(side), default=side) / side if resizable else 1.0
         classes = config.class_count(training=True) or 1
         output = local_path(config.Global.output_dir)
         with (
             explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
             suggest_skipping(config.DataLoader.splits),
         ):
-            measured = measure_speed(lambda: build_run(config, runtime, output), classes, seconds)
-    tree = config.model_dump(mode="json")
-    side = int(node_at(tree, "Global.image_shape")[1])
-    try:
-        set_image_size(tree, side)
-        resizable = not architecture(str(node_at(tree, "Arch.name"))).patch
-    except UserError:
-        resizable = False
+            measured = measure_speed(lambda: build_run(config, runtime, output), classes, seconds, smallest)
     plan = plan_run(measured, seconds, side, resizable=resizable)
     write_status(plan.describe())
-    limit = time_limit(measured, seconds)
-    overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": limit}
+    overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": seconds}
     if plan.side != side:
         overrides |= set_image_size(tree, plan.side)
     if plan.head:
         overrides |= {**set_head(tree, True), "LinearHead": {"views": plan.views}}
     return load_config(tree, overrides)
+
+
+def _with_global(config: Config, **values: Any) -> Config:
+    """Returns a config with other values in its section ``Global``."""
+    return config.model_copy(update={"Global": config.Global.model_copy(update=values)})
 
 
 def _run_instead(options: TrainOptions, config: Config) -> None:

@@ -31,6 +31,7 @@ from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.evaluation.evaluate import EvalResult, Evaluator
 from ppcls.engine.evaluation.gap import GapMonitor
 from ppcls.engine.health.non_finite import NonFiniteMonitor
+from ppcls.engine.health.pacer import Pacer, images_per_update
 from ppcls.engine.health.requests import SaveStopRequests
 from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.meter import Meter
@@ -68,6 +69,7 @@ class Run:
         gap: Monitor that compares results of training and evaluation.
         epoch_trainer: Function that trains an epoch; None for `train_epoch`.
         pretrained: Whether a new run starts from pretrained weights.
+        limit: Time that the run may use.
     """
 
     state: TrainState
@@ -86,6 +88,7 @@ class Run:
     gap: GapMonitor = field(default_factory=GapMonitor)
     epoch_trainer: EpochTrainer | None = None
     pretrained: bool = False
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
     @property
     def from_scratch(self) -> bool:
@@ -150,7 +153,7 @@ def all_indexes(loaders: Mapping[str, Loader]) -> dict[str, Index]:
 
 
 def fit(run: Run) -> None:
-    """Trains a run until its last epoch, or until it stops early.
+    """Trains a run until its last epoch, until it stops early, or until its time is over.
 
     Raises:
         UserError: See `train_epoch`; or the output folder was renamed or removed. The state is saved.
@@ -165,22 +168,24 @@ def fit(run: Run) -> None:
     embedded = state.runtime.embedded
     with handle_signals(world, embedded) as signals, run.checkpoints.finished():
         requests = SaveStopRequests(settings, state.runtime, signals, run.output)
-        limit = TimeLimit(settings.time_limit, state.runtime)
+        limit = run.limit
         while state.progress.closing or not (limit.reached or _is_finished(state, settings)):
-            limit.begin_epoch()
+            limit.begin()
             if not state.progress.closing:
                 (run.epoch_trainer or train_epoch)(run, requests, monitor)
                 state.share_statistics()  # ranks have seen different images, but evaluate and save one model
                 state.progress.closing = True  # a run that stops during the evaluation resumes with it
-            limit.end_training()
+            if state.epoch < settings.epochs:
+                evaluates = run.evaluator is not None and settings.evaluates_after(state.epoch)
+                limit.end_epoch(images_per_update(state), world, evaluates=evaluates)
             _close_epoch(run, requests, last=limit.reached)
             requests.saved()
             requests.raise_if_stopped()
     run.check_output()
-    if state.epoch < settings.epochs and limit.reached:
+    if limit.reached:
         run.log(
-            f"stopped after epoch {state.epoch} of {settings.epochs}: another one would not end within "
-            f"{settings.time_limit:g} s (Global.time_limit)"
+            f"ended after {counted(state.update, 'update')}, in epoch {state.epoch} of {settings.epochs}: "
+            f"another update would not end within {limit.seconds:g} s (Global.time_limit)"
         )
     elif state.epoch < settings.epochs:
         failed = state.progress.not_better
@@ -210,6 +215,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
     done = state.updates_of_epoch
     updates_per_epoch = state.updates_per_epoch
     meter = Meter(state, settings.epochs, monitor)
+    pacer = Pacer(state, settings, run.limit)
     for batch in _batches(run, meter):
         # The random numbers of a batch depend only on its position, so a resumed run draws the same ones.
         seed_batch(state.loader.order.seed, state.runtime.rank, state.epoch, state.step)
@@ -220,22 +226,34 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
         done += 1
         images = batch.valid * settings.update_freq * state.runtime.world_size
         run.reporter.advance(StepPosition(epoch, settings.epochs, done, updates_per_epoch, images))
-        if done % settings.print_batch_step == 0 or done == updates_per_epoch:
-            state.runtime.progress.report("gathering the loss and metrics of all processes")
-            record = meter.record(epoch, done)
-            run.gap.add(record)
-            run.reporter.record(record)
-            if note := monitor.note():
-                run.log(note)
+        recorded = done % settings.print_batch_step == 0 or done == updates_per_epoch
+        if recorded:
+            _record(run, meter, monitor, epoch, done)
         run.observers.on_update(run)
-        requests.exchange()
+        requests.exchange(pacer.after_update())
+        if (line := pacer.apply(requests.pace)) is not None:
+            run.log(line)
+        if run.limit.reached and not recorded:
+            _record(run, meter, monitor, epoch, done)
         # After the last update of an epoch, `_close_epoch` saves, and the checkpoint then has the evaluation.
-        if requests.must_save(state.update) and done < updates_per_epoch:
+        if requests.must_save(state.update) and done < updates_per_epoch and not run.limit.reached:
             meter.check(epoch)
             state.share_statistics()
             run.save([LATEST], in_background=True)
             requests.saved()
             requests.raise_if_stopped()
+    if state.step:  # the time is over; a resumed run starts with the next epoch
+        state.loader.load_state_dict({**state.loader.state_dict(), "epoch": epoch, "step": 0})
+
+
+def _record(run: Run, meter: Meter, monitor: NonFiniteMonitor, epoch: int, done: int) -> None:
+    """Records loss and metrics of the updates since the last record."""
+    run.state.runtime.progress.report("gathering the loss and metrics of all processes")
+    record = meter.record(epoch, done)
+    run.gap.add(record)
+    run.reporter.record(record)
+    if note := monitor.note():
+        run.log(note)
 
 
 def _is_finished(state: TrainState, settings: EngineSettings) -> bool:
@@ -261,6 +279,8 @@ def _batches(run: Run, meter: Meter) -> Iterator[Batch]:
             return
         yield batch
         observers.end_batch(run, batch.update)
+        if run.limit.reached:
+            return
 
 
 def _close_epoch(run: Run, requests: SaveStopRequests, *, last: bool) -> None:
@@ -310,6 +330,8 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
     progress = run.state.progress
     done = count(1)
 
+    start = run.limit.age
+
     def after_batch() -> None:
         run.reporter.advance_evaluation(next(done), evaluator.batches)
         requests.check()
@@ -318,6 +340,7 @@ def _evaluate(run: Run, evaluator: Evaluator, requests: SaveStopRequests) -> tup
         if run.statistics is not None:
             state.estimate_statistics(run.statistics)
         result = evaluator(state.model, after_batch)
+    run.limit.end_evaluation(run.limit.age - start)
     # JSON has no NaN, so a checkpoint can't store non-finite values.
     progress.metrics = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
     score = result.score

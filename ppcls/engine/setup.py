@@ -14,7 +14,6 @@ Decisions:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -67,6 +66,7 @@ from ppcls.engine.execution import connect
 from ppcls.engine.head.expectation import Choice
 from ppcls.engine.head.fit import fit_head_epoch
 from ppcls.engine.head.label_check import LabelCheck
+from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
 from ppcls.engine.recording import Recording, load_best, load_heat_maps, record_run
@@ -82,7 +82,6 @@ from ppcls.zoo import architecture
 if TYPE_CHECKING:
     from ppcls.recipe.schema import Config
 
-_HURRIED_AUDIT = 8.0  # seconds of the audit at the end of a run with a time limit
 _LARGE_FLOPS = 1_500_000_000  # FLOPs from which an architecture is reported as slow on a CPU
 _SMALL = "MobileNetV3_small_x1_0"
 _AUDITED = {"DataLoader.Train": "train", "DataLoader.Eval": "val"}  # names of the splits in findings
@@ -212,6 +211,11 @@ def build_run(
         gap=GapMonitor(config.Arch.momentum_key),
         epoch_trainer=None if config.LinearHead is None else fit_head_epoch,
         pretrained=pretrained,
+        limit=TimeLimit.of_run(
+            settings.time_limit,
+            runtime,
+            0 if evaluator is None else sum(len(each.index) for each in evaluator.loaders.values()),
+        ),
     )
     if recording is None:
         return run
@@ -234,8 +238,8 @@ def build_run(
                 state.precision,
                 stored=config.LinearHead is not None and config.LinearHead.cache,
             ),
-            math.inf if settings.time_limit is None else _HURRIED_AUDIT,
         ),
+        lambda: run.limit.for_report,
     )
     return record_run(run, output_dir, recording, settings, pictures, text)
 

@@ -26,7 +26,7 @@ from ppcls.config.base.problems import problem
 from ppcls.optimizer.plateau import Plateau
 from ppcls.registry import SCHEDULES
 
-LearningRate = Callable[[int], float]
+LearningRate = Callable[[float], float]
 _DECAY_INTERVAL = (
     30  # epochs between two changes of the rate if `learning_rate` of PaddleClas's Piecewise is set
 )
@@ -102,7 +102,7 @@ class Schedule(Component, registry=SCHEDULES):
         start = self.warmup_start_lr
         peak = self.peak
 
-        def learning_rate(update: int) -> float:
+        def learning_rate(update: float) -> float:
             epoch = update // updates_per_epoch if self.by_epoch else update / updates_per_epoch
             if epoch < warmup:
                 return start + (peak - start) * (epoch / warmup)

@@ -60,6 +60,7 @@ _HEAT_MAP_SHARE = 0.02
 # The same for the audit of the images.
 _AUDIT_SECONDS = (20.0, 60.0)
 _AUDIT_SHARE = 0.05
+_LEAST_HEAT_MAPS = 1.0  # seconds; with less, there are no heat maps
 
 
 @dataclass(frozen=True)
@@ -202,13 +203,16 @@ class HtmlReport(Reporter):
         """Computes heat maps of the worst mistakes of the best model, and audits the images in a thread.
 
         Heat maps take up to 2 % of the duration of the run, but at least 1 second and at most 20 seconds. The
-        audit takes up to 5 %, but at least 20 seconds and at most 60 seconds.
+        audit takes up to 5 %, but at least 20 seconds and at most 60 seconds. With a time limit,
+        both end in time, and a part without enough time is left out.
         """
         duration = time.monotonic() - self._start
+        left = self._info.pictures.seconds_left
         with ThreadPoolExecutor(1) as pool:
-            seconds = float(np.clip(_AUDIT_SHARE * duration, *_AUDIT_SECONDS))
+            seconds = min(left, float(np.clip(_AUDIT_SHARE * duration, *_AUDIT_SECONDS)))
             audit = pool.submit(self._info.pictures.audit, seconds)
-            self._add_heat_maps(float(np.clip(_HEAT_MAP_SHARE * duration, *_HEAT_MAP_SECONDS)))
+            if left >= _LEAST_HEAT_MAPS:
+                self._add_heat_maps(min(left, float(np.clip(_HEAT_MAP_SHARE * duration, *_HEAT_MAP_SECONDS))))
             try:
                 self._audit = audit.result()
             except (OSError, MemoryError) as error:

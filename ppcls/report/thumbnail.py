@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,11 @@ class AuditPart:
 
 class PictureSource:
     """Base class of sources of pictures for a report. Its methods return no pictures."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Number of seconds for heat maps and the audit; negative if there is no time."""
+        return math.inf
 
     def augmented(self) -> list[Picture]:
         """Returns the latest training images, after all transforms."""

@@ -46,6 +46,17 @@ def _cpu_quota(*files: Path) -> float:
         return math.inf
 
 
+def idle_cores(seconds: float = 0.2) -> int:
+    """Returns the number of usable CPU cores that other programs leave idle, at least 1.
+
+    Args:
+        seconds: Duration of the measurement.
+    """
+    used = psutil.cpu_percent(seconds, percpu=True)
+    idle = sum(1 - used[core] / 100 for core in os.sched_getaffinity(0) if core < len(used))
+    return max(1, min(usable_cores(), round(idle)))
+
+
 def divide_cores(near: Sequence[frozenset[int]], usable: frozenset[int]) -> list[frozenset[int]]:
     """Divides the cores of a machine among its processes, and returns the cores of each process.
 

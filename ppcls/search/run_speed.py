@@ -4,52 +4,63 @@ Decisions:
 
 - The measurement is part of the process that trains afterwards. Importing Paddle takes seconds, which a
   measurement in a child process would need twice.
-- It takes a small share of the given time, but at least two updates and two batches of an evaluation.
+- It takes a small share of the given time, but at least two batches of an evaluation and two updates. Updates
+  are not measured if computing features already takes so long that a head will be planned.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 
 import numpy as np
-import psutil
 
 from ppcls.data.loaders.batch import Batch, endless
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.evaluation.evaluate import Evaluator
+from ppcls.engine.head.expectation import ENOUGH_UPDATES
 from ppcls.engine.head.features import FeatureModel
 from ppcls.engine.head.solve import HeadSamples, fit_head
+from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.loop import Run
 from ppcls.errors import UserError
+from ppcls.runtime.start import Runtime
 from ppcls.search.time_plan import FIT_ROWS, Measured
 
 _SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
 _MOST_SECONDS = 20.0
-_MOST_SHARE = 0.7  # of the time, for the start and the measurement
+_MOST_SHARE = 0.9  # of the time, for the start
+_TRAINING = 2.5  # duration of training per image, compared with computing features; 3 is usual
 _MOST_BATCHES = 8  # of an evaluation
 _FOLDS = 5
 
 
-def measure_speed(build: Callable[[], Run], classes: int, seconds: float) -> Measured:
+def measure_speed(build: Callable[[], Run], classes: int, seconds: float, smallest: float) -> Measured:
     """Returns the figures of a run, without writing its files.
 
     Args:
         build: Function that builds the run.
         classes: Number of classes.
         seconds: Duration that the user asked for, of which the measurement takes a small share.
+        smallest: Smallest side of the images of a plan, divided by their side in this run.
 
     Raises:
-        UserError: Training would fail as well, for example because of a bad image; or the measurement takes
-            too long.
+        UserError: Training would fail as well, for example because of a bad image; or the start took too
+            long.
     """
-    before = _age()
+    clock = TimeLimit.of_run(seconds, Runtime(), 0)
+    before = clock.age
     run = build()
-    start = _age()
+    built = clock.age - before
     try:
-        _check_age(seconds)
+        if clock.age > _MOST_SHARE * seconds:
+            raise UserError(
+                f"--time: the start took {clock.age:.0f} s of {seconds:.0f} s; choose more time or a smaller "
+                "--model, or end other programs"
+            )
         share = min(_SHARE * seconds, _MOST_SECONDS)
         images = len(run.state.loader.index)
         evaluation, features = 0.0, 0.0
@@ -57,40 +68,28 @@ def measure_speed(build: Callable[[], Run], classes: int, seconds: float) -> Mea
             evaluation = _time_evaluation(run, run.evaluator, share)
             evaluated = sum(len(loader.index) for loader in run.evaluator.loaders.values())
             features = evaluation / max(1, evaluated) * images
-            _check_age(seconds)
         width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
         fit = _time_fit(width, classes) if width is not None else 0.0
-        _check_age(seconds)
-        epoch = _time_epoch(run, share)
+        updates = run.state.updates_per_epoch
+        # Training takes longer than computing features, so its measurement would not change the plan.
+        shortest = ENOUGH_UPDATES / updates * _TRAINING * features * smallest**2
+        skipped = width is not None and shortest > clock.left
+        epoch = math.inf if skipped else _time_epoch(run, share)
     finally:
         run.release()
+    clock.begin()
     return Measured(
         images,
         epoch,
-        run.state.updates_per_epoch,
+        updates,
         evaluation,
         features,
         fit,
         can_fit=width is not None,
-        start=start,
-        build=start - before,
-        used=_age(),
+        end=clock.end,
+        build=built,
+        used=clock.age,
     )
-
-
-def _age() -> float:
-    """Returns the number of seconds since the start of the process."""
-    age: float = time.time() - psutil.Process().create_time()
-    return age
-
-
-def _check_age(seconds: float) -> None:
-    age = _age()
-    if age > _MOST_SHARE * seconds:
-        raise UserError(
-            f"--time: the start and the measurement took {age:.0f} s of {seconds:.0f} s, and had not ended; "
-            "choose more time or a smaller --model, or end other programs"
-        )
 
 
 def _time_evaluation(run: Run, evaluator: Evaluator, seconds: float) -> float:

@@ -7,10 +7,11 @@ Decisions:
 - The plan keeps the size of the images if at least `_ENOUGH_EPOCHS` epochs fit, because smaller images cost
   accuracy, and then tries smaller images.
 - A head is planned if too few epochs of fine-tuning fit, or fewer than `ENOUGH_UPDATES`.
-- All durations are measured on this machine, under its present load. The end of a run, which writes the
-  report, is assumed to take as long as its start, because both mostly import libraries and read files.
+- All durations are measured on this machine, under its present load.
 - A tenth of the rest is a reserve. The plan is a forecast, so the run also gets a limit,
-  ``Global.time_limit``: it ends after the epoch after which another one would be late.
+  ``Global.time_limit``, which renews the plan after each update (`ppcls.engine.health.time_limit`).
+- If nothing is expected to fit, the shortest run is planned, and the limit ends it early. A head on the
+  features of some images is better than no model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SIDES = (0.75, 0.5, 0.3)  # further sides of the images, relative to the measur
 _SIDE_STEP = 32
 _SMALLEST_SIDE = 64
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_LEAST_END = 5.0  # seconds from the last evaluation to the end of the process
+_FEATURE_SHARE = 0.6  # of the time; the rest is for the fit, as in `ppcls.engine.head.fit`
 
 
 def read_duration(text: str) -> float:
@@ -59,7 +60,7 @@ class Measured:
         features: Seconds in which the features of all training images are computed, for one view.
         fit: Seconds of fitting a head on `FIT_ROWS` rows of features.
         can_fit: Whether a head can be fitted: the run has pretrained weights and a linear layer.
-        start: Seconds from the start of the program to the first measurement.
+        end: Expected seconds from the last evaluation to the end of the process.
         build: Seconds of building the run, which are needed again.
         used: Seconds from the start of the program to the end of the measurement.
     """
@@ -71,14 +72,9 @@ class Measured:
     features: float
     fit: float
     can_fit: bool
-    start: float = 0.0
+    end: float = 0.0
     build: float = 0.0
     used: float = 0.0
-
-    @property
-    def end(self) -> float:
-        """Expected seconds from the last evaluation to the end of the process."""
-        return max(_LEAST_END, self.start)
 
 
 @dataclass(frozen=True)
@@ -118,12 +114,18 @@ def plan_run(measured: Measured, seconds: float, side: int, *, resizable: bool) 
         resizable: Whether the model and the config accept smaller images.
 
     Raises:
-        UserError: No run ends in time.
+        UserError: The end of the run does not fit.
     """
     fixed = measured.used + measured.build + measured.end
     budget = (seconds - fixed) * (1 - _RESERVE)
-    sides = [side, *_smaller_sides(side)] if resizable else [side]
-    heads = [plan for each in sides for plan in _heads(measured, each, each / side)]
+    sides = [side, *smaller_sides(side)] if resizable else [side]
+    if budget <= 0:
+        raise UserError(
+            f"--time: the start and the measurement took {measured.used:.0f} s, so that no run ends within "
+            f"{seconds:.0f} s; expected at least {math.ceil(fixed) + 1} s; choose more time or a smaller "
+            "--model, or end other programs"
+        )
+    heads = [plan for each in sides for plan in _heads(measured, each, each / side, budget)]
     heads = heads if measured.can_fit else []
     fitting_heads = [replace(plan, seconds=plan.seconds + fixed) for plan in heads if plan.seconds <= budget]
     least = ENOUGH_UPDATES if fitting_heads else 0
@@ -141,15 +143,10 @@ def plan_run(measured: Measured, seconds: float, side: int, *, resizable: bool) 
     if fitting[-1][1]:
         each, epochs = fitting[-1]
         return _training(measured, each, side, epochs, f"only {counted(epochs, 'epoch fits', 'epochs fit')}")
-    shortest = min(
-        [plan.seconds for plan in heads] + [_epoch_seconds(measured, each / side) for each, _ in fitting]
-    )
-    needed = math.ceil(fixed + shortest / (1 - _RESERVE))
-    raise UserError(
-        f"--time: the start and the measurement took {measured.used:.0f} s, so that no run with at least "
-        f"{sides[-1]} x {sides[-1]} pixels ends within {seconds:.0f} s; expected at least {needed} s; "
-        "choose more time, a smaller --model, or fewer images"
-    )
+    why = "no longer run fits"
+    if heads:
+        return replace(heads[-1], seconds=fixed + budget, why=why)
+    return TimePlan(False, 1, sides[-1], None, fixed + budget, why)
 
 
 def _describe_least(measured: Measured, updates: int) -> str:
@@ -159,7 +156,12 @@ def _describe_least(measured: Measured, updates: int) -> str:
     return counted(_ENOUGH_EPOCHS, "epoch")
 
 
-def _smaller_sides(side: int) -> Iterator[int]:
+def smaller_sides(side: int) -> Iterator[int]:
+    """Yields the sides in pixels of the images of other plans, in decreasing order.
+
+    Args:
+        side: Side of the images in the config.
+    """
     previous = side
     for share in _SIDES:
         smaller = max(_SMALLEST_SIDE, round(side * share / _SIDE_STEP) * _SIDE_STEP)
@@ -182,21 +184,20 @@ def _training(measured: Measured, each: int, side: int, epochs: int, why: str) -
     return TimePlan(False, epochs, each, None, seconds, why)
 
 
-def _heads(measured: Measured, side: int, scale: float) -> Iterator[TimePlan]:
+def _heads(measured: Measured, side: int, scale: float, budget: float) -> Iterator[TimePlan]:
     """Yields a head with the default number of views, and one without random views.
 
     Args:
         measured: Figures of one epoch.
         side: Side of the images in pixels.
         scale: ``side`` divided by the measured side.
+        budget: Number of seconds of the run.
     """
     for views in (LinearHead().count_views(measured.images), 0):
         rows = (1 + views) * measured.images
-        features = (1 + views) * measured.features + measured.evaluation
+        features = (1 + views) * measured.features * scale**2
         fit = measured.fit * (rows / FIT_ROWS) ** _FIT_EXPONENT
-        yield TimePlan(True, 1, side, views, features * scale**2 + fit, "")
-
-
-def time_limit(measured: Measured, seconds: float) -> float:
-    """Returns the value of ``Global.time_limit`` for a process that must end within ``seconds``."""
-    return max(1.0, seconds - measured.end)
+        seconds = features + fit + measured.evaluation * scale**2
+        if features > _FEATURE_SHARE * budget:
+            seconds = math.inf
+        yield TimePlan(True, 1, side, views, seconds, "")

@@ -94,18 +94,6 @@ def test_loop_of_finished_run_does_nothing() -> None:
     assert run(state, epochs=1).order == []
 
 
-@pytest.mark.parametrize(("limit", "epochs", "evaluations"), [(1e-6, 1, 1), (None, 5, 1), (1e6, 5, 1)])
-def test_time_limit_ends_run_with_an_evaluation(limit: float | None, epochs: int, evaluations: int) -> None:
-    said: list[str] = []
-    scores = Scores(0.5, 0.6)
-    state = make_state()
-    notes = run(state, scores, said=said, epochs=5, eval_interval=5, save_interval=5, time_limit=limit)
-    assert state.epoch == epochs
-    assert len(scores.seen) == evaluations
-    assert any("Global.time_limit" in line for line in said) == (epochs == 1)
-    assert f"epoch_{epochs}" in notes.saved[-1][1]
-
-
 def test_early_stopping_ends_run_without_improvement() -> None:
     state, said = make_state(), list[str]()
     notes = run(state, Scores(0.5, 0.6, 0.6, 0.4, math.nan), said=said, epochs=9, early_stopping=3)

@@ -60,9 +60,9 @@ class TrainingSettings(Section):
     epochs: Count = 120
     """Number of epochs of the run."""
     time_limit: Positive | None = None
-    """Number of seconds after which the run ends, counted from the start of the process, or of the run in a
-    program or a notebook. No epoch starts that would not end in time, but the first one always runs. At the
-    end, the model is evaluated and saved as after the last epoch. Default: no limit."""
+    """Number of seconds within which the process ends, counted from its start, or from the start of the run
+    in a program or a notebook. If not all updates fit, the learning rate schedule becomes shorter, and the
+    run ends after the last update after which the evaluation and the report still fit. Default: no limit."""
     update_freq: Count = 1
     """Number of steps per optimizer update (gradient accumulation)."""
     auto_scale_lr: bool = False

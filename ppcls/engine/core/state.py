@@ -37,7 +37,8 @@ class RunProgress:
         closing: Whether the steps of the last started epoch are finished, but its evaluation and checkpoint
             are not.
         schedule_shift: Number of updates by which the learning rate schedule is ahead of ``update``. It is
-            not 0 if earlier epochs had another number of updates.
+            not 0 if earlier epochs had another number of updates, or if the time does not suffice for all
+            updates (``Global.time_limit``).
     """
 
     update: int = 0
@@ -45,7 +46,7 @@ class RunProgress:
     not_better: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     closing: bool = False
-    schedule_shift: int = 0
+    schedule_shift: float = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class TrainState:
     model: nn.Layer
     network: nn.Layer
     optimizer: Any
-    schedule: Callable[[int], float]
+    schedule: Callable[[float], float]
     precision: Precision
     criterion: Criterion
     metrics: Metrics | None

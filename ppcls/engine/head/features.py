@@ -199,7 +199,7 @@ class Features:
     """Features of one view of images.
 
     Attributes:
-        rows: Features, [N, D] float32; NaN for images that were skipped.
+        rows: Features, [N, D] float32; NaN for images that were skipped, or not reached within the time.
         computed: Number of images whose features were computed; the others come from the cache.
     """
 
@@ -215,6 +215,7 @@ def compute_features(
     cached: bool = True,
     hashes: Mapping[int, bytes] | None = None,
     after_batch: Callable[[int], None] = lambda _images: None,
+    left: Callable[[], float] | None = None,
 ) -> Features:
     """Returns the features of one view of all images.
 
@@ -226,6 +227,9 @@ def compute_features(
         hashes: Hashes of the contents of the images, if they are known; see `hash_contents`.
         after_batch: Function that is called with the number of finished images, at first with those of the
             cache. It may raise an exception to stop; finished features are then stored.
+        left: Function that returns the number of seconds until the computation must end; None without a time
+            limit. With a limit, images are computed in random order, so that the features are those of all
+            classes.
 
     Raises:
         UserError: An image can't be read, or the model does not fit.
@@ -238,7 +242,10 @@ def compute_features(
     cache = FeatureCache(folder)
     known = {position: row for position, key in keys.items() if (row := cache.get(key)) is not None}
     missing = [position for position in range(len(source.index)) if position not in known]
+    if left is not None:
+        missing = np.random.default_rng(source.run.seed).permutation(missing).tolist()
     after_batch(len(known))
+    computed = 0
     try:
         if missing:
             saved = time.monotonic()
@@ -250,7 +257,10 @@ def compute_features(
                     if time.monotonic() - saved > _SAVE_SECONDS:
                         _save(cache)
                         saved = time.monotonic()
+                    computed += len(positions)
                     after_batch(len(positions))
+                    if left is not None and left() < 0:
+                        break
             finally:
                 loader.release()
     finally:
@@ -261,7 +271,7 @@ def compute_features(
     result = np.full((len(source.index), width), np.nan, np.float32)
     for position, row in known.items():
         result[position] = row
-    return Features(result, len(missing))
+    return Features(result, computed)
 
 
 def feature_folder(model: FeatureModel, about: object) -> Path:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.loop import Run
 
 Floats = NDArray[np.float32]
+_FEATURE_SHARE = 0.6  # of the time of a run with a time limit; the rest is for the fit
+_LEAST_FEATURES = 0.1  # of the limit, whatever the end of the run is expected to take
+_LEAST_FIT = 0.05
 _TOLERANCE = 1e-2  # difference between the model's logits and the head's, relative to the largest logit
 
 
@@ -49,6 +52,8 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     train = config.DataLoader.need_train()
     index = state.loader.index
     model = FeatureModel(state.model, state.precision)
+    limit = run.limit
+    left = limit.begin_part(_FEATURE_SHARE, _LEAST_FEATURES)
     views = section.count_views(len(index))
     assert isinstance(config.Arch, Arch)  # by the rules of LinearHead
     centred = _with_eval_transforms(train, config.DataLoader.evaluated)
@@ -65,16 +70,29 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         state.runtime.progress.report(f"features of {finished} of {counted(total, 'image')}")
         done = math.ceil(min(finished, total) / rows)
         run.reporter.advance(StepPosition(1, 1, done, math.ceil(total / rows), images))
+        if images <= rows:  # otherwise, they come from the cache
+            limit.measure(images)
         requests.check()
 
     hashes = hash_contents(index) if section.cache else {}
     features: list[Floats] = []
     computed = 0
+    begin = 0.0
+    limit.begin()
     try:
         for view in range(1 + views):
+            duration, begin = limit.age - begin, limit.age
+            if view and left() < duration:
+                break  # a whole view does not fit
             source = plain if view == 0 else random
             result = compute_features(
-                source, model, view, cached=section.cache, hashes=hashes, after_batch=after_batch
+                source,
+                model,
+                view,
+                cached=section.cache,
+                hashes=hashes,
+                after_batch=after_batch,
+                left=None if limit.seconds is None else left,
             )
             features.append(result.rows)
             computed += result.computed
@@ -84,17 +102,25 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     seconds = time.monotonic() - start
     run.log(
         f"linear head: features [{features[0].shape[1]}] of {counted(len(index), 'image')} in "
-        f"{counted(1 + views, 'view')}, {computed:,} computed and {total - computed:,} from the cache, in "
-        f"{seconds:.1f} s"
+        f"{counted(len(features), 'view')}, {computed:,} computed and {finished - computed:,} from the "
+        f"cache, in {seconds:.1f} s"
     )
+    if finished < total:
+        run.log(
+            f"linear head: features of {finished:,} of {counted(total, 'view')} are used, because all "
+            f"of them would not end within {limit.seconds:g} s (Global.time_limit)"
+        )
     samples = join_views(features, index.labels, config.Arch.class_num)
     start = time.monotonic()
-    fitted = fit_head(samples, section.folds, config.Global.seed, requests.check)
+    left = limit.begin_part(1.0, _LEAST_FIT)
+    fitted = fit_head(samples, section.folds, config.Global.seed, requests.check, left)
     run.log(_describe(fitted, time.monotonic() - start))
+    if not fitted.complete:
+        run.log(f"linear head: the fit ended early, to end within {limit.seconds:g} s (Global.time_limit)")
     _store(model, fitted.model)
     _check_logits(plain, model, fitted.model, features[0])
     state.loader.load_state_dict({**state.loader.state_dict(), "epoch": state.epoch + 1, "step": 0})
-    run.reporter.record(_record(run, fitted.model, samples, total / max(seconds, 1e-6)))
+    run.reporter.record(_record(run, fitted.model, samples, finished / max(seconds, 1e-6)))
 
 
 def join_views(features: list[Floats], labels: NDArray[np.int64], classes: int) -> HeadSamples:
@@ -141,6 +167,11 @@ def _with_eval_transforms(train: Split, evaluated: Mapping[str, Split]) -> Split
 
 
 def _describe(fitted: HeadFit, seconds: float) -> str:
+    if not fitted.losses and not fitted.complete:
+        return (
+            f"linear head: fitted in {seconds:.1f} s with C {fitted.strength:g}; the time did not suffice "
+            "for cross-validation"
+        )
     if not fitted.losses:
         return (
             f"linear head: fitted in {seconds:.1f} s with C {fitted.strength:g}; no class has two images, so "

@@ -21,6 +21,7 @@ Decisions:
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ STRENGTHS = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse regula
 _DEFAULT_STRENGTH = 1e-2  # without cross-validation, because no class has two images
 _VALIDATED = 2_000  # largest number of images on which the strength is chosen
 _ITERATIONS = 200  # largest number of iterations of L-BFGS for one strength
+_FIT_SHARE = 0.3  # of the time, for the fit with the chosen strength
 _GRADIENT = 1e-5  # largest derivative of the mean loss by a scaled variable at the end
 _DECREASE = 1e-9  # relative decrease of the loss in one iteration at which L-BFGS ends
 _LEAST_VARIANCE = 1e-6  # of a component, relative to the largest one; smaller ones are noise of float32
@@ -107,11 +109,13 @@ class HeadFit:
         model: The linear layer.
         strength: Inverse of the strength of the L2 regularization, C in scikit-learn.
         losses: Mean cross-validated loss by ``strength``; empty if there was no cross-validation.
+        complete: Whether the time sufficed for the whole fit.
     """
 
     model: LinearModel
     strength: float
     losses: dict[float, float]
+    complete: bool = True
 
 
 def on_one_core(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -135,7 +139,11 @@ def on_one_core(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @on_one_core
 def fit_head(
-    samples: HeadSamples, folds: int, seed: int, check: Callable[[], None] = lambda: None
+    samples: HeadSamples,
+    folds: int,
+    seed: int,
+    check: Callable[[], None] = lambda: None,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> HeadFit:
     """Chooses the strength of the regularization by cross-validation, and fits a head on all samples.
 
@@ -144,13 +152,24 @@ def fit_head(
         folds: Number of parts of the cross-validation; fewer are used if all classes have fewer images.
         seed: Seed of the folds.
         check: Function that is called between fits; it may raise an exception to stop.
+        left: Function that returns the number of seconds until the fit must end. The cross-validation then
+            compares fewer strengths, and L-BFGS ends before the minimum.
     """
-    strength, losses = _choose_strength(samples, folds, seed, check)
+    kept = _FIT_SHARE * left()
+
+    def is_searched() -> bool:
+        return left() < kept
+
+    def is_late() -> bool:
+        return left() < 0
+
+    strength, losses = _choose_strength(samples, folds, seed, check, is_searched)
+    complete = not is_searched()
     rotated, rotation = _rotate(samples)
     check()
-    *_, model = _fit_path(rotated, _path_to(strength))
+    *_, model = _fit_path(rotated, _path_to(strength), is_late)
     check()
-    return HeadFit(rotation.restore(model), strength, losses)
+    return HeadFit(rotation.restore(model), strength, losses, complete and not is_late())
 
 
 @on_one_core
@@ -184,7 +203,11 @@ def predict_out_of_fold(
 
 
 def _choose_strength(
-    samples: HeadSamples, folds: int, seed: int, check: Callable[[], None]
+    samples: HeadSamples,
+    folds: int,
+    seed: int,
+    check: Callable[[], None],
+    is_late: Callable[[], bool] = lambda: False,
 ) -> tuple[float, dict[float, float]]:
     """Returns the strength of the regularization with the lowest cross-validated loss, and the losses.
 
@@ -193,12 +216,15 @@ def _choose_strength(
 
     Args:
         samples: Features and labels. See `fit_head` for the other arguments.
+        is_late: Function that returns whether to end with the strengths that all folds have finished.
     """
     losses: dict[float, float] = {}
     parts = list(split_folds(samples, folds, seed, _VALIDATED))
     held_out = []
     rotated = []
     for train, test in parts:
+        if is_late():
+            return _DEFAULT_STRENGTH, {}
         chosen, rotation = _rotate(samples.select(train))
         check()
         rotated.append(chosen)
@@ -206,12 +232,14 @@ def _choose_strength(
         held_out.append(replace(others, features=rotation.apply(others.features)))
     # All folds take a step of the path before the next one, so that the path can end early. The weakest
     # regularization needs most of the time.
-    paths = [_fit_path(each, STRENGTHS) for each in rotated]
+    paths = [_fit_path(each, STRENGTHS, is_late) for each in rotated]
     for strength in STRENGTHS if parts else ():
         fold_losses = []
         for path, others in zip(paths, held_out, strict=True):
             fold_losses.append(mean_loss(next(path).logits(others.features), others.targets))
             check()
+            if is_late():
+                return min(losses, key=lambda each: losses[each]) if losses else _DEFAULT_STRENGTH, losses
         losses[strength] = float(np.mean(fold_losses))
         if losses[strength] > min(losses.values()):
             break
@@ -347,13 +375,16 @@ def _view_weights(samples: HeadSamples) -> Floats:
     return (1.0 / np.bincount(samples.images)[samples.images]).astype(np.float32)
 
 
-def _fit_path(samples: HeadSamples, strengths: tuple[float, ...]) -> Iterator[LinearModel]:
+def _fit_path(
+    samples: HeadSamples, strengths: tuple[float, ...], is_late: Callable[[], bool] = lambda: False
+) -> Iterator[LinearModel]:
     """Yields the linear layer for each strength of the regularization, each from the previous solution.
 
     Args:
         samples: Rotated features and labels.
         strengths: Inverse strengths. C in scikit-learn has the same meaning, except that two classes have two
             logits here.
+        is_late: Function that returns whether to end after the current iteration; the path then ends.
     """
     several = samples.labels.ndim == 2
     targets = samples.targets
@@ -370,7 +401,7 @@ def _fit_path(samples: HeadSamples, strengths: tuple[float, ...]) -> Iterator[Li
     theta = np.zeros((features.shape[1] + 1, len(learned)))
     for strength in strengths:
         if several or len(learned) > 1:
-            theta = _minimize(features, hot, weights, theta, strength, several=several)
+            theta = _minimize(features, hot, weights, theta, strength, is_late, several=several)
         weight = np.zeros((features.shape[1], samples.classes), np.float32)
         bias = np.zeros(samples.classes, np.float32)
         weight[:, learned] = theta[:-1]
@@ -382,6 +413,8 @@ def _fit_path(samples: HeadSamples, strengths: tuple[float, ...]) -> Iterator[Li
             logits = features @ weight[:, learned] + bias[learned]
             bias[absent] = float(logits.min()) - _ABSENT
         yield LinearModel(weight, bias)
+        if is_late():
+            return
 
 
 def _minimize(
@@ -390,6 +423,7 @@ def _minimize(
     weights: Floats,
     start: NDArray[np.float64],
     strength: float,
+    is_late: Callable[[], bool],
     *,
     several: bool,
 ) -> NDArray[np.float64]:
@@ -404,6 +438,7 @@ def _minimize(
         weights: Weight of each view, [M].
         start: Weights and biases at the start, [R + 1, K].
         strength: Inverse strength of the regularization.
+        is_late: Function that returns whether to end after the current iteration.
         several: Whether images have several labels.
     """
     from scipy.optimize import minimize
@@ -433,7 +468,13 @@ def _minimize(
         value += 0.5 * float((penalty * theta**2).sum())
         return value, ((gradient + penalty * theta) * steps).ravel()
 
+    def stop(_: NDArray[np.float64]) -> None:
+        if is_late():
+            raise StopIteration
+
     options = {"maxiter": _ITERATIONS, "gtol": _GRADIENT, "ftol": _DECREASE}
-    minimum = minimize(loss, (start / steps).ravel(), jac=True, method="L-BFGS-B", options=options)
+    minimum = minimize(
+        loss, (start / steps).ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
+    )
     result: NDArray[np.float64] = minimum.x.reshape(start.shape) * steps
     return result

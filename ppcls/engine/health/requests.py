@@ -10,6 +10,7 @@ import time
 
 from ppcls.engine.checkpoint.output_folder import OutputFolder
 from ppcls.engine.core.settings import CheckpointSettings
+from ppcls.engine.health.time_limit import PLANNED
 from ppcls.errors import SignalExit, UserError
 from ppcls.runtime.collectives import RequestExchange, all_gather_json
 from ppcls.runtime.signals import SignalRequests
@@ -32,6 +33,7 @@ class SaveStopRequests:
 
     Attributes:
         stop: Number of the signal that stops all ranks, or 1000 if the output folder was moved; 0 for none.
+        pace: Largest pace of all ranks at the last exchange; see `TimeLimit.pace`.
     """
 
     def __init__(
@@ -45,19 +47,25 @@ class SaveStopRequests:
         self._minutes = settings.save_minutes
         self._runtime = runtime
         self._signals = signals
-        self._exchange = RequestExchange(runtime, kinds=2)
+        self._exchange = RequestExchange(runtime, kinds=3)
         self._output = output
         self._last_check = time.monotonic()
         self._save = False
         self.stop = 0
+        self.pace = PLANNED
         self.saved()
 
-    def exchange(self) -> None:
-        """Exchanges requests between ranks. All ranks must call it at the same points of the run."""
+    def exchange(self, pace: int = PLANNED) -> None:
+        """Exchanges requests between ranks. All ranks must call it at the same points of the run.
+
+        Args:
+            pace: Pace of this rank, > 0; see `TimeLimit.pace`. The slowest rank needs the largest one.
+        """
         save = self._is_time() or self._signals.take_save()
         request = _MOVED if self._is_moved() else self._signals.stop
-        stop, any_save = self._exchange.any_rank([request, int(save)])
+        stop, any_save, any_pace = self._exchange.any_rank([request, int(save), pace])
         self.stop = self.stop or stop
+        self.pace = any_pace or self.pace  # 0 if the ranks exchanged nothing
         self._save |= bool(any_save)
 
     def must_save(self, update: int) -> bool:

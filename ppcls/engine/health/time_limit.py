@@ -1,8 +1,20 @@
-"""Ends a run in time: ``Global.time_limit``."""
+"""Ends a run in time: ``Global.time_limit``.
+
+Decisions:
+
+- The plan is renewed after each update, from the duration of the last updates. If not all of them fit, the
+  learning rate schedule advances faster, so that it still reaches its end; if they fit again, slower.
+- The run ends after the update after which another one would be late. The evaluation, the report and the
+  checkpoint must still fit, so their expected duration is kept free.
+- The end of a run needs a fixed amount of processor time. How long it takes depends on other programs, so it
+  is divided by the share of a core that the main thread got in the last seconds.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 import psutil
@@ -10,46 +22,213 @@ import psutil
 from ppcls.runtime.collectives import all_reduce
 from ppcls.runtime.start import Runtime
 
-_MARGIN = 1.1  # an epoch may take longer than the slowest one so far
+PLANNED = 1000  # pace of a run that is in time: the schedule advances by one update per update
+STOP = 10**6  # pace of a run that must end
+_END_SECONDS = 3.0  # processor time from the last evaluation to the end of the process, without the audit
+_AUDIT_SHARE = 0.1  # of the limit, kept free for heat maps and the audit of the images in the report
+_MOST_AUDIT = 30.0  # seconds
+_AUDIT_SECONDS = 3.0  # processor time of both that does not depend on the number of images
+_REPORT_SHARE = 0.5  # of the spare time, for heat maps and the audit
+_MEMORY = 10.0  # seconds after which a measurement counts for 1/e of a new one
+_SLOWEST = 20.0  # largest factor by which other programs are assumed to slow down the end
+_MARGIN = 1.2  # an evaluation may take longer than the previous one
 
 
 class TimeLimit:
-    """Decides after the training of each epoch whether another epoch would end in time.
+    """Measures the progress of a run, and says how much time it has.
+
+    All methods must be called by the main thread.
 
     Args:
         seconds: Limit in seconds; None for no limit.
-        runtime: Whether the process exists only for this run, whose start then counts; and the ranks.
+        start: Time of ``clock`` from which the limit counts.
+        evaluated: Number of images per evaluation.
+        busy: Processor time of the main thread since ``start``, in seconds.
+        clock: Function that returns the time in seconds.
+        processor: Function that returns the processor time of the main thread in seconds.
 
     Attributes:
-        reached: Whether the run ends after the current epoch. Equal on all ranks.
+        seconds: Limit in seconds; None for no limit.
+        reached: Whether the run ends after the current update or epoch. Equal on all ranks.
+        announced: Lowest number of updates that was logged; infinite before.
     """
 
-    def __init__(self, seconds: float | None, runtime: Runtime) -> None:
-        self._seconds = seconds
-        self._world = runtime.world_size
-        now = time.time()
-        self._start = now if runtime.embedded else min(now, psutil.Process().create_time())
-        self._begin: float | None = None
-        self._epoch = 0.0  # duration of the slowest epoch with its evaluation, in seconds
-        self._close = 0.0  # the same without training
-        self._trained = now
+    def __init__(
+        self,
+        seconds: float | None = None,
+        start: float = 0.0,
+        evaluated: int = 0,
+        busy: float = 0.0,
+        clock: Callable[[], float] = time.time,
+        processor: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.seconds = seconds
         self.reached = False
+        self.announced = math.inf
+        self._start = start
+        self._evaluated = evaluated
+        self._clock = clock
+        self._processor = processor
+        self._last = clock()
+        self._last_processor = processor()
+        self._passed = self._last - start  # recent seconds, and in them the processor time of the main thread
+        self._busy = busy
+        self._started = False
+        self._seconds = 0.0  # recent seconds of training or of computing features, and the images in them
+        self._images = 0.0
+        self._evaluation: tuple[float, float] | None = None  # seconds, and seconds per image before it
 
-    def begin_epoch(self) -> None:
-        """Is called before the training of an epoch, after the evaluation of the previous one."""
+    @classmethod
+    def of_run(cls, seconds: float | None, runtime: Runtime, evaluated: int) -> TimeLimit:
+        """Returns the limit of a run, from the start of the process if it exists only for the run.
+
+        Args:
+            seconds: Limit in seconds; None for no limit.
+            runtime: Whether the process exists only for this run.
+            evaluated: Number of images per evaluation.
+        """
         now = time.time()
-        if self._begin is not None:
-            self._epoch = max(self._epoch, now - self._begin)
-            self._close = max(self._close, now - self._trained)
-        self._begin = now
+        if runtime.embedded:
+            return cls(seconds, now, evaluated)
+        return cls(seconds, min(now, psutil.Process().create_time()), evaluated, time.thread_time())
 
-    def end_training(self) -> None:
-        """Is called between the training of an epoch and its evaluation. All ranks must call it."""
-        self._trained = time.time()
-        if self._seconds is None:
+    @property
+    def age(self) -> float:
+        """Number of seconds since the start."""
+        return self._clock() - self._start
+
+    @property
+    def left(self) -> float:
+        """Number of seconds until the process must end; infinite without a limit."""
+        return math.inf if self.seconds is None else self.seconds - self.age
+
+    @property
+    def end(self) -> float:
+        """Expected seconds from the last evaluation to the end of the process, without the audit."""
+        return _END_SECONDS * self._slowdown
+
+    @property
+    def spare(self) -> float:
+        """Number of seconds that a run without further evaluations may use; infinite without a limit."""
+        return self.left - self.end
+
+    @property
+    def for_report(self) -> float:
+        """Number of seconds for heat maps and the audit; infinite without a limit, negative without time."""
+        return _REPORT_SHARE * self.spare - _AUDIT_SECONDS * self._slowdown
+
+    @property
+    def for_training(self) -> float:
+        """Number of seconds for training, before the last evaluation; infinite without a limit."""
+        if self.seconds is None:
+            return math.inf
+        audit = min(_AUDIT_SHARE * self.seconds, _MOST_AUDIT)
+        return self.spare - audit - _MARGIN * self._expected_evaluation
+
+    def begin_part(self, share: float, floor: float) -> Callable[[], float]:
+        """Returns a function that returns the number of seconds until a part of the training must end.
+
+        Args:
+            share: Share of the time for training that the part may use.
+            floor: Share of the limit that the part may use in any case, so that a run whose end is expected
+                to take all of the time still has a result.
+        """
+        if self.seconds is None:
+            return lambda: math.inf
+        kept = (1 - share) * self.for_training
+        least = self.age + floor * self.seconds
+        return lambda: max(self.for_training - kept, least - self.age)
+
+    @property
+    def _slowdown(self) -> float:
+        """Duration of the work of the main thread, divided by its duration without other programs."""
+        return min(max(self._passed / self._busy if self._busy > 0 else 1.0, 1.0), _SLOWEST)
+
+    @property
+    def _per_image(self) -> float:
+        return self._seconds / self._images if self._images else 0.0
+
+    @property
+    def _expected_evaluation(self) -> float:
+        """Expected seconds of an evaluation. Before the first one, an image takes as long as in training."""
+        if self._evaluation is None:
+            return self._per_image * self._evaluated
+        seconds, before = self._evaluation
+        return seconds * max(1.0, self._per_image / before if before else 1.0)
+
+    def begin(self) -> None:
+        """Is called before training or computing features; time since the last measurement does not count."""
+        self._measure()
+
+    def measure(self, images: int) -> None:
+        """Is called after each update, or each batch whose features were computed.
+
+        Args:
+            images: Number of images since the last call, on all ranks.
+        """
+        elapsed = self._measure()
+        if not self._started:  # the first one includes the start of the loader and of the model
+            self._started = True
             return
-        assert self._begin is not None
-        epoch = max(self._epoch, self._trained - self._begin + self._close)
-        needed = self._trained - self._start + self._close + _MARGIN * epoch
-        slowest = float(all_reduce(np.array([needed]), self._world, maximum=True)[0])
-        self.reached = slowest > self._seconds
+        kept = math.exp(-elapsed / _MEMORY)
+        self._seconds = kept * self._seconds + elapsed
+        self._images = kept * self._images + images
+
+    def end_evaluation(self, seconds: float) -> None:
+        """Is called after an evaluation, with its duration in seconds."""
+        self._measure()
+        self._evaluation = (seconds, self._per_image)
+
+    def _measure(self) -> float:
+        """Returns the seconds since the last call, and measures the share of a core that the thread got."""
+        now = self._clock()
+        processor = self._processor()
+        elapsed = max(0.0, now - self._last)
+        kept = math.exp(-elapsed / _MEMORY)
+        self._passed = kept * self._passed + elapsed
+        self._busy = kept * self._busy + processor - self._last_processor
+        self._last = now
+        self._last_processor = processor
+        return elapsed
+
+    def count_updates(self, images: int, interval: int) -> float:
+        """Returns the number of updates that fit before the last evaluation.
+
+        Args:
+            images: Number of images per update.
+            interval: Number of updates between two evaluations.
+        """
+        update = self._per_image * images + self._expected_evaluation / interval
+        return self.for_training / max(update, 1e-9)
+
+    def pace(self, images: int, interval: int, position: float, total: int, rest: int) -> int:
+        """Returns by how many thousandths of an update the schedule must advance per update, or `STOP`.
+
+        Args:
+            images: Number of images per update.
+            interval: Number of updates between two evaluations.
+            position: Position of the schedule in updates.
+            total: Number of updates at the end of the schedule.
+            rest: Number of planned updates until the end of the run, > 0.
+        """
+        if self.seconds is None:
+            return PLANNED
+        fitting = self.count_updates(images, interval)
+        if fitting < 1:
+            return STOP
+        return max(1, min(STOP - 1, math.ceil(PLANNED * (total - position) / min(fitting, rest))))
+
+    def end_epoch(self, images: int, world: int, *, evaluates: bool) -> None:
+        """Decides after an epoch whether another update would end in time. All ranks must call it.
+
+        Args:
+            images: Number of images per update.
+            world: World size.
+            evaluates: Whether an evaluation follows in any case.
+        """
+        if self.seconds is None or self.reached:
+            return
+        left = self.for_training - self._per_image * images
+        if evaluates:
+            left -= self._expected_evaluation
+        self.reached = float(all_reduce(np.array([-left]), world, maximum=True)[0]) > 0

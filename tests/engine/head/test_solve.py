@@ -62,6 +62,17 @@ def test_regularization_is_chosen_and_unseen_images_are_predicted(classes: int) 
     assert fitted.losses[fitted.strength] == min(fitted.losses.values())
 
 
+@pytest.mark.parametrize("calls", [0, 1, 5, 20, 60])
+def test_a_fit_without_enough_time_ends_early_with_a_usable_head(calls: int) -> None:
+    features, labels = _blobs(150, 3)
+    left = iter(range(calls, -1000, -1))
+    fitted = fit_head(_samples(features, labels, 3), 5, 0, left=lambda: next(left))
+    assert not fitted.complete
+    assert next(left) > -40  # it ends soon
+    assert np.isfinite(fitted.model.weight).all()
+    assert (fitted.model.logits(features).argmax(axis=1) == labels).mean() > 0.8
+
+
 def test_several_labels_are_fitted_one_by_one() -> None:
     features, labels = _blobs(90, 3)
     several = np.eye(3, dtype=np.float32)[labels]
