@@ -40,6 +40,7 @@ STRENGTHS = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse regula
 _DEFAULT_STRENGTH = 1e-2  # without cross-validation, because no class has two images
 _VALIDATED = 2_000  # largest number of images on which the strength is chosen
 _ITERATIONS = 200  # largest number of iterations of L-BFGS for one strength
+_SEARCH = 2.0  # duration of the search in a fold, at least, divided by that of its rotation
 _FIT_SHARE = 0.3  # of the time, for the fit with the chosen strength
 _GRADIENT = 1e-5  # largest derivative of the mean loss by a scaled variable at the end
 _DECREASE = 1e-9  # relative decrease of the loss in one iteration at which L-BFGS ends
@@ -157,17 +158,16 @@ def fit_head(
     """
     kept = _FIT_SHARE * left()
 
-    def is_searched() -> bool:
-        return left() < kept
-
     def is_late() -> bool:
         return left() < 0
 
-    strength, losses = _choose_strength(samples, folds, seed, check, is_searched)
-    complete = not is_searched()
+    strength, losses = _choose_strength(samples, folds, seed, check, lambda: left() - kept)
+    complete = left() >= kept
     rotated, rotation = _rotate(samples)
     check()
-    *_, model = _fit_path(rotated, _path_to(strength), is_late)
+    for model in _fit_path(rotated, _path_to(strength), is_late):  # noqa: B007
+        if is_late():
+            break
     check()
     return HeadFit(rotation.restore(model), strength, losses, complete and not is_late())
 
@@ -207,7 +207,7 @@ def _choose_strength(
     folds: int,
     seed: int,
     check: Callable[[], None],
-    is_late: Callable[[], bool] = lambda: False,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> tuple[float, dict[float, float]]:
     """Returns the strength of the regularization with the lowest cross-validated loss, and the losses.
 
@@ -216,17 +216,24 @@ def _choose_strength(
 
     Args:
         samples: Features and labels. See `fit_head` for the other arguments.
-        is_late: Function that returns whether to end with the strengths that all folds have finished.
+        left: Function that returns the number of seconds until the search must end, with the strengths that
+            all folds have finished.
     """
+
+    def is_late() -> bool:
+        return left() < 0
+
     losses: dict[float, float] = {}
     parts = list(split_folds(samples, folds, seed, _VALIDATED))
     held_out = []
-    rotated = []
+    rotated: list[HeadSamples] = []
     for train, test in parts:
-        if is_late():
-            return _DEFAULT_STRENGTH, {}
+        before = left()
         chosen, rotation = _rotate(samples.select(train))
         check()
+        seconds = before - left() if math.isfinite(before) else 0.0
+        if left() < _SEARCH * seconds * (len(parts) - len(rotated) - 1):
+            return _DEFAULT_STRENGTH, {}
         rotated.append(chosen)
         others = samples.select(test, plain=True)
         held_out.append(replace(others, features=rotation.apply(others.features)))
@@ -384,7 +391,7 @@ def _fit_path(
         samples: Rotated features and labels.
         strengths: Inverse strengths. C in scikit-learn has the same meaning, except that two classes have two
             logits here.
-        is_late: Function that returns whether to end after the current iteration; the path then ends.
+        is_late: Function that returns whether to end after the current iteration.
     """
     several = samples.labels.ndim == 2
     targets = samples.targets
@@ -413,8 +420,6 @@ def _fit_path(
             logits = features @ weight[:, learned] + bias[learned]
             bias[absent] = float(logits.min()) - _ABSENT
         yield LinearModel(weight, bias)
-        if is_late():
-            return
 
 
 def _minimize(
