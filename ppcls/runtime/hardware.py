@@ -53,7 +53,7 @@ def idle_cores(seconds: float = 0.2) -> int:
         seconds: Duration of the measurement.
     """
     used = psutil.cpu_percent(seconds, percpu=True)
-    idle = sum(1 - used[core] / 100 for core in os.sched_getaffinity(0) if core < len(used))
+    idle: float = sum(1 - used[core] / 100 for core in os.sched_getaffinity(0) if core < len(used))
     return max(1, min(usable_cores(), round(idle)))
 
 
