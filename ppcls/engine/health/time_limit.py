@@ -6,8 +6,8 @@ Decisions:
   learning rate schedule advances faster, so that it still reaches its end; if they fit again, slower.
 - The run ends after the update after which another one would be late. The evaluation, the report and the
   checkpoint must still fit, so their expected duration is kept free.
-- The end of a run needs a fixed amount of processor time. How long it takes depends on other programs, so it
-  is divided by the share of a core that the main thread got in the last seconds.
+- The end of a run needs a fixed amount of processor time. How long it takes depends on other programs, so a
+  short loop measures every few seconds how much they slow down the main thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _AUDIT_SHARE = 0.1  # of the limit, kept free for heat maps and the audit of the
 _MOST_AUDIT = 30.0  # seconds
 _AUDIT_SECONDS = 3.0  # processor time of both that does not depend on the number of images
 _REPORT_SHARE = 0.5  # of the spare time, for heat maps and the audit
+_PROBE_INTERVAL = 2.0
+_PROBE_SECONDS = 0.02  # processor time; shorter work may end before another program gets the core
 _MEMORY = 10.0  # seconds after which a measurement counts for 1/e of a new one
 _SLOWEST = 20.0  # largest factor by which other programs are assumed to slow down the end
 _MARGIN = 1.2  # an evaluation may take longer than the previous one
@@ -43,9 +45,10 @@ class TimeLimit:
         seconds: Limit in seconds; None for no limit.
         start: Time of ``clock`` from which the limit counts.
         evaluated: Number of images per evaluation.
-        busy: Processor time of the main thread since ``start``, in seconds.
+        slowdown: Duration of the start of the process, divided by its processor time.
         clock: Function that returns the time in seconds.
-        processor: Function that returns the processor time of the main thread in seconds.
+        probe: Function that returns the duration of some work, divided by its processor time; None for a
+            loop.
 
     Attributes:
         seconds: Limit in seconds; None for no limit.
@@ -58,9 +61,9 @@ class TimeLimit:
         seconds: float | None = None,
         start: float = 0.0,
         evaluated: int = 0,
-        busy: float = 0.0,
+        slowdown: float = 1.0,
         clock: Callable[[], float] = time.time,
-        processor: Callable[[], float] = time.thread_time,
+        probe: Callable[[], float] | None = None,
     ) -> None:
         self.seconds = seconds
         self.reached = False
@@ -68,11 +71,10 @@ class TimeLimit:
         self._start = start
         self._evaluated = evaluated
         self._clock = clock
-        self._processor = processor
+        self._probe = probe or _measure_slowdown
         self._last = clock()
-        self._last_processor = processor()
-        self._passed = self._last - start  # recent seconds, and in them the processor time of the main thread
-        self._busy = busy
+        self._probed = self._last
+        self._slowdown = min(max(slowdown, 1.0), _SLOWEST)
         self._started = False
         self._seconds = 0.0  # recent seconds of training or of computing features, and the images in them
         self._images = 0.0
@@ -90,7 +92,8 @@ class TimeLimit:
         now = time.time()
         if runtime.embedded:
             return cls(seconds, now, evaluated)
-        return cls(seconds, min(now, psutil.Process().create_time()), evaluated, time.thread_time())
+        start = min(now, psutil.Process().create_time())
+        return cls(seconds, start, evaluated, (now - start) / max(time.thread_time(), 1e-3))
 
     @property
     def age(self) -> float:
@@ -140,11 +143,6 @@ class TimeLimit:
         return lambda: max(self.for_training - kept, least - self.age)
 
     @property
-    def _slowdown(self) -> float:
-        """Duration of the work of the main thread, divided by its duration without other programs."""
-        return min(max(self._passed / self._busy if self._busy > 0 else 1.0, 1.0), _SLOWEST)
-
-    @property
     def _per_image(self) -> float:
         return self._seconds / self._images if self._images else 0.0
 
@@ -180,15 +178,16 @@ class TimeLimit:
         self._evaluation = (seconds, self._per_image)
 
     def _measure(self) -> float:
-        """Returns the seconds since the last call, and measures the share of a core that the thread got."""
+        """Returns the seconds since the last call, and sometimes measures the slowdown by other programs."""
         now = self._clock()
-        processor = self._processor()
         elapsed = max(0.0, now - self._last)
-        kept = math.exp(-elapsed / _MEMORY)
-        self._passed = kept * self._passed + elapsed
-        self._busy = kept * self._busy + processor - self._last_processor
+        since = now - self._probed
+        if self.seconds is not None and since >= _PROBE_INTERVAL:
+            kept = math.exp(-since / _MEMORY)
+            slowdown = min(max(self._probe(), 1.0), _SLOWEST)
+            self._slowdown = kept * self._slowdown + (1 - kept) * slowdown
+            self._probed = now
         self._last = now
-        self._last_processor = processor
         return elapsed
 
     def count_updates(self, images: int, interval: int) -> float:
@@ -232,3 +231,12 @@ class TimeLimit:
         if evaluates:
             left -= self._expected_evaluation
         self.reached = float(all_reduce(np.array([-left]), world, maximum=True)[0]) > 0
+
+
+def _measure_slowdown() -> float:
+    """Returns the duration of a loop, divided by its processor time."""
+    start = time.perf_counter()
+    processor = time.thread_time()
+    while time.thread_time() - processor < _PROBE_SECONDS:
+        pass
+    return (time.perf_counter() - start) / _PROBE_SECONDS

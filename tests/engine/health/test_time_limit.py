@@ -22,20 +22,18 @@ from ppcls.recipe.settings import Global
 
 
 class Clock:
-    """A time that only the test changes. ``share`` is the share of a core that the main thread gets."""
+    """A time that only the test changes, and the slowdown by other programs."""
 
-    def __init__(self, share: float = 1.0) -> None:
+    def __init__(self) -> None:
         self.now = 0.0
-        self.busy = 0.0
-        self.share = share
+        self.slowdown = 1.0
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-        self.busy += self.share * seconds
 
 
 def make_limit(clock: Clock, seconds: float | None, evaluated: int = 0) -> TimeLimit:
-    return TimeLimit(seconds, evaluated=evaluated, clock=lambda: clock.now, processor=lambda: clock.busy)
+    return TimeLimit(seconds, evaluated=evaluated, clock=lambda: clock.now, probe=lambda: clock.slowdown)
 
 
 class Evaluator:
@@ -147,7 +145,7 @@ def test_other_programs_extend_the_reserve_for_the_end() -> None:
     limit.begin()
     assert limit.end == pytest.approx(3)
     assert limit.for_report > 30
-    clock.share = 0.1
+    clock.slowdown = 10.0
     clock.advance(60)
     limit.begin()
     assert limit.end > 25
