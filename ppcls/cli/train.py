@@ -418,7 +418,7 @@ def train(options: TrainOptions) -> None:
         _run_instead(options, config)
         return
     if options.time is not None:
-        config = _plan(config, options.time)
+        config = _plan(config.model_dump(mode="json", exclude_unset=True), options.time)
     if options.learning_curve:
         from ppcls.files import create_output_dir
         from ppcls.recipe.class_folders import checked_output_dir
@@ -433,13 +433,14 @@ def train(options: TrainOptions) -> None:
     api.fit(config, profiled=profiled, own_process=True)
 
 
-def _plan(config: Config, seconds: float) -> Config:
+def _plan(tree: Tree, seconds: float) -> Config:
     """Returns the config of a run that ends within the time.
 
     Loads Paddle, and measures the speed in this process.
 
     Args:
-        config: Config of the user.
+        tree: Config as plain data, without defaults: these would look like choices of the user, and kernels
+            would not be chosen.
         seconds: Duration of the whole command, from its start.
 
     Raises:
@@ -456,6 +457,7 @@ def _plan(config: Config, seconds: float) -> Config:
     from ppcls.zoo import architecture
 
     check_single_process("--time")
+    config = load_config(tree)
     if config.LinearHead is not None:
         raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
     if seconds >= _TUNED_SECONDS:
@@ -463,14 +465,15 @@ def _plan(config: Config, seconds: float) -> Config:
     elif config.Global.cpu_threads is None and "OMP_NUM_THREADS" not in os.environ:
         # If other programs use the cores, threads wait for each other: with two threads instead of one on two
         # cores at a load of 9, features of 64 x 64 pixels took twice as long.
-        config = _with_global(config, cpu_threads=idle_cores())
+        settings = config.Global.model_copy(update={"cpu_threads": idle_cores()})
+        config = config.model_copy(update={"Global": settings})
     with interruptible():
         runtime = start(config.Global)
         if runtime.device == "cpu":
             way = choose_cpu_kernels(config.Global, config.Global, config.Arch, config.AMP)
             if way is not None:
                 config = config.model_copy(update=way.sections(config.Global, config.Arch))
-        config = _with_global(config, autotune=False)
+        config = config.model_copy(update={"Global": config.Global.model_copy(update={"autotune": False})})
         from ppcls.data.bad_images.lists import suggest_skipping
         from ppcls.engine.profiling.peak_memory import explain_out_of_memory
         from ppcls.engine.setup import build_run
@@ -499,11 +502,6 @@ def _plan(config: Config, seconds: float) -> Config:
     if plan.head:
         overrides |= {**set_head(tree, True), "LinearHead": {"views": plan.views}}
     return load_config(tree, overrides)
-
-
-def _with_global(config: Config, **values: Any) -> Config:
-    """Returns a config with other values in its section ``Global``."""
-    return config.model_copy(update={"Global": config.Global.model_copy(update=values)})
 
 
 def _run_instead(options: TrainOptions, config: Config) -> None:

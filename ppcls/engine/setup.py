@@ -239,8 +239,8 @@ def build_run(
                 stored=config.LinearHead is not None and config.LinearHead.cache,
             ),
         ),
-        lambda: run.limit.for_report,
     )
+    pictures.left = lambda: run.limit.for_report
     return record_run(run, output_dir, recording, settings, pictures, text)
 
 

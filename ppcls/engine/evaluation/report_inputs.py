@@ -46,6 +46,8 @@ class ReportImages(PictureSource, StepObserver):
         heat_maps: Function that returns the heat maps of the best model, or None without a best model.
         audit: Function that audits the images, given a number of seconds and a lock, which it holds while a
             model computes. It may return None.
+
+    Attributes:
         left: Function that returns the number of seconds for heat maps and the audit.
     """
 
@@ -57,7 +59,6 @@ class ReportImages(PictureSource, StepObserver):
         names: Sequence[str],
         heat_maps: Callable[[], HeatMaps | None] = lambda: None,
         audit: Callable[[float, AbstractContextManager[object]], AuditPart | None] = lambda _s, _lock: None,
-        left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         assert splits.Train is not None
         evaluation = splits.evaluated.get("Eval")
@@ -68,7 +69,7 @@ class ReportImages(PictureSource, StepObserver):
         self._names = names
         self._heat_maps = cache(heat_maps)
         self._audit = audit
-        self._left = left
+        self.left: Callable[[], float] = lambda: math.inf
         self._lock = Lock()
         self._epoch: int | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
@@ -118,7 +119,7 @@ class ReportImages(PictureSource, StepObserver):
     @property
     def seconds_left(self) -> float:
         """Number of seconds for heat maps and the audit; negative if there is no time."""
-        return self._left()
+        return self.left()
 
     def audit(self, seconds: float) -> AuditPart | None:
         """Returns problems of images and labels, found within ``seconds``; None without audit."""

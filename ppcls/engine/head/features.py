@@ -45,6 +45,7 @@ class ImageSource:
         runtime: Device and cores.
         run: Output folder, seed and choice of the loader.
         arch: Section of the model, with the layout of a batch.
+        shuffled: Whether features are computed in random order, so that the first ones belong to all classes.
     """
 
     split: Split
@@ -52,6 +53,7 @@ class ImageSource:
     runtime: Runtime
     run: LoadingSettings
     arch: Arch
+    shuffled: bool = False
 
     def loader(self, positions: Sequence[int], view: int) -> Loader:
         """Returns a loader of some images.
@@ -214,8 +216,7 @@ def compute_features(
     *,
     cached: bool = True,
     hashes: Mapping[int, bytes] | None = None,
-    after_batch: Callable[[int], None] = lambda _images: None,
-    left: Callable[[], float] | None = None,
+    after_batch: Callable[[int], object] = lambda _images: None,
 ) -> Features:
     """Returns the features of one view of all images.
 
@@ -226,10 +227,8 @@ def compute_features(
         cached: Whether to use and write the cache.
         hashes: Hashes of the contents of the images, if they are known; see `hash_contents`.
         after_batch: Function that is called with the number of finished images, at first with those of the
-            cache. It may raise an exception to stop; finished features are then stored.
-        left: Function that returns the number of seconds until the computation must end; None without a time
-            limit. With a limit, images are computed in random order, so that the features are those of all
-            classes.
+            cache. The computation ends if it returns False, or raises an exception. Finished features are
+            then stored.
 
     Raises:
         UserError: An image can't be read, or the model does not fit.
@@ -242,7 +241,7 @@ def compute_features(
     cache = FeatureCache(folder)
     known = {position: row for position, key in keys.items() if (row := cache.get(key)) is not None}
     missing = [position for position in range(len(source.index)) if position not in known]
-    if left is not None:
+    if source.shuffled:
         missing = np.random.default_rng(source.run.seed).permutation(missing).tolist()
     after_batch(len(known))
     computed = 0
@@ -258,8 +257,7 @@ def compute_features(
                         _save(cache)
                         saved = time.monotonic()
                     computed += len(positions)
-                    after_batch(len(positions))
-                    if left is not None and left() < 0:
+                    if after_batch(len(positions)) is False:
                         break
             finally:
                 loader.release()

@@ -57,13 +57,14 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     views = section.count_views(len(index))
     assert isinstance(config.Arch, Arch)  # by the rules of LinearHead
     centred = _with_eval_transforms(train, config.DataLoader.evaluated)
-    plain = ImageSource(centred, index, state.runtime, config.Global, config.Arch)
-    random = ImageSource(train, index, state.runtime, config.Global, config.Arch)
+    limited = limit.seconds is not None
+    plain = ImageSource(centred, index, state.runtime, config.Global, config.Arch, limited)
+    random = ImageSource(train, index, state.runtime, config.Global, config.Arch, limited)
     total = (1 + views) * len(index)
     rows = train.sampler.rows(1)
     finished = 0
 
-    def after_batch(images: int) -> None:
+    def after_batch(images: int) -> bool:
         nonlocal finished
         finished += images
         state.runtime.progress.mark_first_step()
@@ -73,6 +74,7 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         if images <= rows:  # otherwise, they come from the cache
             limit.measure(images)
         requests.check()
+        return left() >= 0
 
     hashes = hash_contents(index) if section.cache else {}
     features: list[Floats] = []
@@ -92,7 +94,6 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
                 cached=section.cache,
                 hashes=hashes,
                 after_batch=after_batch,
-                left=None if limit.seconds is None else left,
             )
             features.append(result.rows)
             computed += result.computed

@@ -399,16 +399,16 @@ def _fit_path(
         counts = targets.sum(axis=0)
         learned = np.flatnonzero((counts > 0) & (counts < len(targets)))
         fixed = np.where(counts > 0, _ABSENT, -_ABSENT)
-        hot = targets[:, learned].astype(np.float32)
+        hot = _Targets(targets[:, learned].astype(np.float32), several)
     else:
         learned = np.unique(targets)
-        hot = (targets[:, None] == learned).astype(np.float32)
+        hot = _Targets((targets[:, None] == learned).astype(np.float32), several)
     weights = _view_weights(samples)
     features = samples.features
     theta = np.zeros((features.shape[1] + 1, len(learned)))
     for strength in strengths:
         if several or len(learned) > 1:
-            theta = _minimize(features, hot, weights, theta, strength, is_late, several=several)
+            theta = _minimize(features, hot, weights, theta, strength, is_late)
         weight = np.zeros((features.shape[1], samples.classes), np.float32)
         bias = np.zeros(samples.classes, np.float32)
         weight[:, learned] = theta[:-1]
@@ -422,15 +422,26 @@ def _fit_path(
         yield LinearModel(weight, bias)
 
 
+@dataclass(frozen=True)
+class _Targets:
+    """Labels of views.
+
+    Attributes:
+        hot: 1 for the labels of each view, else 0, [M, K].
+        several: Whether images have several labels.
+    """
+
+    hot: Floats
+    several: bool
+
+
 def _minimize(
     features: Floats,
-    hot: Floats,
+    targets: _Targets,
     weights: Floats,
     start: NDArray[np.float64],
     strength: float,
     is_late: Callable[[], bool],
-    *,
-    several: bool,
 ) -> NDArray[np.float64]:
     """Returns the weights and biases of a regression, [R + 1, K].
 
@@ -439,15 +450,16 @@ def _minimize(
 
     Args:
         features: Rotated features, [M, R].
-        hot: 1 for the labels of each view, else 0, [M, K].
+        targets: Labels of each view.
         weights: Weight of each view, [M].
         start: Weights and biases at the start, [R + 1, K].
         strength: Inverse strength of the regularization.
         is_late: Function that returns whether to end after the current iteration.
-        several: Whether images have several labels.
     """
     from scipy.optimize import minimize
 
+    hot = targets.hot
+    several = targets.several
     shares = weights / weights.sum()
     penalty = np.append(np.full(features.shape[1], 1.0 / (strength * float(weights.sum()))), 0.0)[:, None]
     # The curvature at the start, with equal probabilities of all classes. The components are uncorrelated.
