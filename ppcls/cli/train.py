@@ -449,8 +449,8 @@ def _plan(tree: Tree, seconds: float) -> Config:
     from ppcls.cli.short_options import set_image_size
     from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
     from ppcls.recipe.load import load_config
-    from ppcls.runtime.hardware import idle_cores
     from ppcls.runtime.launch import check_single_process
+    from ppcls.runtime.paddle_import import choose_threads
     from ppcls.runtime.signals import interruptible
     from ppcls.runtime.start import start
     from ppcls.search.time_plan import plan_run, smaller_sides
@@ -462,10 +462,8 @@ def _plan(tree: Tree, seconds: float) -> Config:
         raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
     if seconds >= _TUNED_SECONDS:
         config = autotune(config)
-    elif config.Global.cpu_threads is None and "OMP_NUM_THREADS" not in os.environ:
-        # If other programs use the cores, threads wait for each other: with two threads instead of one on two
-        # cores at a load of 9, features of 64 x 64 pixels took twice as long.
-        settings = config.Global.model_copy(update={"cpu_threads": idle_cores()})
+    else:
+        settings = config.Global.model_copy(update={"cpu_threads": choose_threads(config.Global.cpu_threads)})
         config = config.model_copy(update={"Global": settings})
     with interruptible():
         runtime = start(config.Global)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ppcls.errors import UserError
 from ppcls.files import print_error
-from ppcls.runtime.hardware import Card
+from ppcls.runtime.hardware import Card, idle_cores
 from ppcls.runtime.memory import MemoryBudget, MemoryRequest
 from ppcls.runtime.settings import RuntimeSettings
 from ppcls.runtime.signals import deferred_interrupt
@@ -229,6 +229,21 @@ def set_threads(requested: int | None, cores: int, launched: bool) -> int:
     threads = requested or cores
     os.environ["OMP_NUM_THREADS"] = str(threads)
     return threads
+
+
+def choose_threads(requested: int | None) -> int | None:
+    """Returns the number of threads for a short run: the number of cores that other programs leave idle.
+
+    If other programs use the cores, threads wait for each other: with two threads instead of one on two cores
+    at a load of 9, features of 64 x 64 pixels took twice as long.
+
+    Args:
+        requested: ``Global.cpu_threads``, which is returned if it is set. None is returned if OMP_NUM_THREADS
+            is set.
+    """
+    if requested is not None or _omp_threads() is not None:
+        return requested
+    return idle_cores()
 
 
 def _omp_threads() -> int | None:

@@ -5,7 +5,8 @@ Decisions:
 - The measurement is part of the process that trains afterwards. Importing Paddle takes seconds, which a
   measurement in a child process would need twice.
 - It takes a small share of the given time, but at least two batches of an evaluation and two updates. Updates
-  are not measured if computing features already takes so long that a head will be planned.
+  are not measured if computing features already takes so long that a head will be planned. If the start took
+  a large part of the time, a head is planned without further measurements.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ from ppcls.search.time_plan import FIT_ROWS, Measured
 
 _SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
 _MOST_SECONDS = 20.0
+_HURRIED_SHARE = 0.4  # of the time, after which nothing more is measured
+_FIT_SECONDS = 0.25  # processor time of the fit that is measured otherwise, on a core of a server
 _MOST_SHARE = 0.9  # of the time, for the start
 _TRAINING = 2.5  # duration of training per image, compared with computing features; 3 is usual
 _MOST_BATCHES = 8  # of an evaluation
+_LATER_BATCH = 0.5  # duration of a batch, divided by that of the first one, which starts the loader
 _FOLDS = 5
 
 
@@ -69,11 +73,15 @@ def measure_speed(build: Callable[[], Run], classes: int, seconds: float, smalle
             evaluated = sum(len(loader.index) for loader in run.evaluator.loaders.values())
             features = evaluation / max(1, evaluated) * images
         width = _feature_width(run) if run.pretrained and run.evaluator is not None else None
-        fit = _time_fit(width, classes) if width is not None else 0.0
+        clock.begin()
+        hurried = clock.age > _HURRIED_SHARE * seconds
+        fit = 0.0
+        if width is not None:
+            fit = _FIT_SECONDS * clock.slowdown if hurried else _time_fit(width, classes)
         updates = run.state.updates_per_epoch
         # Training takes longer than computing features, so its measurement would not change the plan.
         shortest = ENOUGH_UPDATES / updates * _TRAINING * features * smallest**2
-        skipped = width is not None and shortest > clock.left
+        skipped = width is not None and (hurried or shortest > clock.left)
         epoch = math.inf if skipped else _time_epoch(run, share)
     finally:
         run.release()
@@ -101,6 +109,8 @@ def _time_evaluation(run: Run, evaluator: Evaluator, seconds: float) -> float:
     rest = total - 1
     if not rest:
         return first
+    if first > seconds:
+        return first + rest * _LATER_BATCH * first
     count = min(rest, _MOST_BATCHES, max(1, int(seconds / max(first, 1e-6))))
     each: float = evaluator.evaluate(model, islice(batches, count)).seconds / count
     return min(first, 2 * each) + rest * each  # the first one includes the start of the loader

@@ -54,6 +54,7 @@ class TimeLimit:
         seconds: Limit in seconds; None for no limit.
         reached: Whether the run ends after the current update or epoch. Equal on all ranks.
         announced: Lowest number of updates that was logged; infinite before.
+        slowdown: Factor by which other programs slow down the main thread.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class TimeLimit:
         self._probe = probe or _measure_slowdown
         self._last = clock()
         self._probed = self._last
-        self._slowdown = min(max(slowdown, 1.0), _SLOWEST)
+        self.slowdown = min(max(slowdown, 1.0), _SLOWEST)
         self._started = False
         self._seconds = 0.0  # recent seconds of training or of computing features, and the images in them
         self._images = 0.0
@@ -108,7 +109,7 @@ class TimeLimit:
     @property
     def end(self) -> float:
         """Expected seconds from the last evaluation to the end of the process, without the audit."""
-        return _END_SECONDS * self._slowdown
+        return _END_SECONDS * self.slowdown
 
     @property
     def spare(self) -> float:
@@ -118,7 +119,7 @@ class TimeLimit:
     @property
     def for_report(self) -> float:
         """Number of seconds for heat maps and the audit; infinite without a limit, negative without time."""
-        return _REPORT_SHARE * self.spare - _AUDIT_SECONDS * self._slowdown
+        return _REPORT_SHARE * self.spare - _AUDIT_SECONDS * self.slowdown
 
     @property
     def for_training(self) -> float:
@@ -185,7 +186,7 @@ class TimeLimit:
         if self.seconds is not None and since >= _PROBE_INTERVAL:
             kept = math.exp(-since / _MEMORY)
             slowdown = min(max(self._probe(), 1.0), _SLOWEST)
-            self._slowdown = kept * self._slowdown + (1 - kept) * slowdown
+            self.slowdown = kept * self.slowdown + (1 - kept) * slowdown
             self._probed = now
         self._last = now
         return elapsed
