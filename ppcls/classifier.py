@@ -15,7 +15,7 @@ from PIL import Image
 from ppcls import api
 from ppcls.cli.arguments.hints import show_in_python
 from ppcls.cli.arguments.options import read_options
-from ppcls.cli.eval import EvalOptions, check_data, read_checkpoint_config
+from ppcls.cli.eval import EvalOptions, check_data, check_images, read_checkpoint_config
 from ppcls.cli.short_options import apply_arguments
 from ppcls.cli.train import TrainOptions
 from ppcls.commands import command_line
@@ -368,6 +368,7 @@ class Classifier(ExplainsGuesses):
         apply_arguments("eval", EvalOptions, values, source)
         config = source.load()
         check_data(source)
+        check_images(source)
         result = api.evaluate(config)
         return Evaluation(result.loss, result.metrics, result.images, result.seconds)
 
@@ -646,7 +647,10 @@ class Predictions(list[Classification], ExplainsGuesses):
             UserError: The file exists already, or can't be written.
         """
         columns, rows = self._as_table()
-        texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
+        texts = [
+            {name: f"{value:.6f}" if isinstance(value, float) else value or "" for name, value in row.items()}
+            for row in rows
+        ]
         try:
             with Path(path).open("x", encoding="utf-8", newline="") as file:
                 file.write(format_table(columns, texts))

@@ -397,7 +397,7 @@ def test_interrupt_in_a_notebook_ends_in_one_line(pictures: Path, tmp_path: Path
 
 
 def test_evaluate_uses_the_validation_images_or_a_folder(
-    trained: tuple[Classifier, TrainingRun], pictures: Path
+    trained: tuple[Classifier, TrainingRun], pictures: Path, tmp_path: Path
 ) -> None:
     model, run = trained
     result = model.evaluate()
@@ -405,6 +405,19 @@ def test_evaluate_uses_the_validation_images_or_a_folder(
     assert repr(result).startswith(f"Evaluation(top1 {run.best:.4f}, loss ")
     assert "<th>top1</th>" in result._repr_html_()
     assert model.evaluate(pictures, batch_size=3).images == result.images
+    moved = pictures.rename(pictures.with_name("moved"))
+    try:
+        message = f"{re.escape(str(pictures))}: no such folder .* name their new folder with data FOLDER"
+        with pytest.raises(UserError, match=message):
+            model.evaluate()
+        assert result.metrics["top1"] < 1  # the mistakes identify the folder
+        assert model.evaluate(moved).images == result.images  # and not those of training
+        shutil.copytree(moved / "dogs", tmp_path / "new" / "dogs")
+        (tmp_path / "new" / "cats").mkdir()
+        shutil.copy(moved / "dogs" / "0.png", tmp_path / "new" / "cats" / "other.png")
+        assert model.evaluate(tmp_path / "new").images == 11
+    finally:
+        moved.rename(pictures)
 
 
 def test_export_predicts_the_same(
@@ -511,7 +524,8 @@ def test_predictions_are_a_table(tmp_path: Path) -> None:
     predictions.to_csv(tmp_path / "table.csv")
     content = (tmp_path / "table.csv").read_bytes()
     assert content.startswith(b"\xef\xbb\xbfpath,class,score,class_2,score_2\r\n")
-    assert content.decode("utf-8-sig").splitlines()[1:] == ['"é,1.jpg",\'=café,0.75,b,0.25', "2.jpg,,,,"]
+    rows = content.decode("utf-8-sig").splitlines()[1:]
+    assert rows == ['"é,1.jpg",\'=café,0.750000,b,0.250000', "2.jpg,,,,"]
     with pytest.raises(UserError, match="choose a new file"):
         predictions.to_csv(tmp_path / "table.csv")
     frame = pytest.importorskip("pandas") and predictions.to_dataframe()

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from ppcls.audit.findings import KINDS, Audit, Finding
 from ppcls.errors import counted
 from ppcls.files import atomic_write, one_line, write_text
-from ppcls.files.tables import BYTE_ORDER_MARK
+from ppcls.files.tables import BYTE_ORDER_MARK, mark_formula, unmark_formula
 from ppcls.report.thumbnail import data_uri
 
 GALLERY = "audit.html"
 TABLE = "audit.csv"
 FIXES = "fixes.csv"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # beginnings of what Excel calls Unicode text
 _SHOWN = 60  # findings of each kind in the gallery
 _SHOWN_PICTURES = 8  # of each finding
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")  # beginnings of a cell that a spreadsheet evaluates
 
 ReadPixels = Callable[[int], NDArray[np.uint8] | None]
 
@@ -152,7 +152,7 @@ def write_table(path: Path, rows: Sequence[Sequence[str]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text)  # with CRLF: cells with a carriage return are then quoted
     for row in rows:
-        writer.writerow([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row])
+        writer.writerow([mark_formula(cell) for cell in row])
     with atomic_write(path) as stream:
         stream.write((BYTE_ORDER_MARK + text.getvalue()).encode("utf-8", "surrogateescape"))
 
@@ -164,12 +164,12 @@ def read_table(data: bytes, delimiter: str = ",") -> list[list[str]]:
         data: Content of the file.
         delimiter: Character between cells. In many countries, spreadsheets write semicolons.
     """
-    text = data.decode("utf-8-sig", "surrogateescape")
+    if data.startswith(_UTF_16):
+        text = data.decode("utf-16", "replace")
+    else:
+        text = data.decode("utf-8-sig", "surrogateescape")
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    return [
-        [cell[1:] if cell[:1] == "'" and cell[1:].startswith(_FORMULA) else cell for cell in row]
-        for row in rows
-    ]
+    return [[unmark_formula(cell) for cell in row] for row in rows]
 
 
 @cache

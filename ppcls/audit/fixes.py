@@ -101,7 +101,7 @@ def _plan(root: Path, fixes: Sequence[Fix]) -> list[tuple[Path, Path]]:
             problems.append(f"{name}: expected a path below {root}")
             continue
         if not path.is_file():
-            problems.append(f"{name}: no such picture in {root}")
+            problems.append(f"{name}: no such picture in {root}{_explain_encoding(fix.file)}")
             continue
         if fix.file in sources:
             problems.append(f"{name}: listed twice; keep one of the lines")
@@ -112,7 +112,8 @@ def _plan(root: Path, fixes: Sequence[Fix]) -> list[tuple[Path, Path]]:
             depth = 1 if _is_part(root, parts) else 0
             classes = find_class_folders(root.joinpath(*parts[:depth]))
             if fix.label not in classes:
-                problems.append(f"{name}: no class {fix.label!r}{suggest(fix.label, list(classes))}")
+                known = suggest(fix.label, list(classes))
+                problems.append(f"{name}: no class {fix.label!r}{known}{_explain_encoding(fix.label)}")
                 continue
             target = root.joinpath(*parts[:depth], classes[fix.label][0], *parts[depth + 1 :])
             if target == path:
@@ -148,6 +149,12 @@ def _move(source: Path, target: Path) -> None:
 
 def _relative(path: Path) -> str:
     return str(path.absolute())
+
+
+def _explain_encoding(name: str) -> str:
+    """Returns the end of an error about an unknown name: what to do if its table is not in UTF-8."""
+    is_utf8 = name == name.encode("utf-8", "replace").decode()
+    return "" if is_utf8 else "; the table is not in UTF-8: save it as what Excel calls 'CSV UTF-8'"
 
 
 def _read_rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:

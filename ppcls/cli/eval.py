@@ -25,6 +25,7 @@ from ppcls.cli.shared_options import (
     workers_option,
 )
 from ppcls.cli.short_options import (
+    PART_KEYS,
     apply_options,
     is_other_folder,
     key_options,
@@ -36,7 +37,8 @@ from ppcls.cli.train import TrainOptions
 from ppcls.commands import set_keys
 from ppcls.config.base.tree import node_at
 from ppcls.errors import UserError, counted
-from ppcls.files import print_error, real_path
+from ppcls.files import one_line, print_error, real_path
+from ppcls.files.urls import is_url
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.deploy.export.samples import ImageSamples
@@ -168,6 +170,8 @@ def evaluate(options: EvalOptions) -> None:
     if config is None:
         return
     check_data(source)
+    if options.model is not None:
+        check_images(source)
     _report_part(part, source)
     from ppcls import api
     from ppcls.deploy.models.source import find_weights
@@ -231,6 +235,10 @@ def _report_part(before: str | None, source: ConfigSource) -> None:
     part = node_at(source.tree, _PART)
     if part is None:
         note = f"{folder}: all images are evaluated; part: {before} of the config is only for its own folder"
+        trained = node_at(source.tree, "DataLoader.Train.dataset.image_root")
+        if isinstance(trained, str) and not is_url(trained) and not Path(trained).exists():
+            keys = ", ".join(PART_KEYS)
+            note += f"; if this is a moved copy of {trained}, set {keys} as in the config of the run"
     elif is_other_folder(source.tree, folder):
         everything = set_keys({_PART: "null"})
         note = f"{folder}: only part: {part} is evaluated, as in the config; for all images: {everything}"
@@ -253,6 +261,7 @@ def calibrate(options: CalibrateOptions) -> None:
     source.apply(map(Override.parse, options.override))
     config = source.load()
     check_data(source)
+    check_images(source)
     _report_part(part, source)
     if config.Arch.embeds:
         raise UserError(f"{checkpoint}: returns embeddings, which have no probabilities to calibrate")
@@ -414,6 +423,24 @@ def check_data(source: ConfigSource) -> None:
             f"{source.name}: the data sets that the config of a model names are not read. Set "
             f"{' and '.join(keys)}, for example with --data FOLDER or -o, or, if you trust the model, for "
             f"example because you trained it, use {TRUST}"
+        )
+
+
+def check_images(source: ConfigSource) -> None:
+    """Checks that the folder of the images to evaluate a model on exists.
+
+    Args:
+        source: Config of the model after `ConfigSource.load`.
+
+    Raises:
+        UserError: There is no such folder, for example because it was moved after the training.
+    """
+    key = "DataLoader.Eval.dataset.image_root"
+    folder = node_at(source.tree, key)
+    if isinstance(folder, str) and not is_url(folder) and not Path(folder).exists():
+        raise UserError(
+            f"{one_line(folder)}: no such folder ({key}); if the images were moved, name their new folder "
+            "with --data FOLDER"
         )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
 
 _EVAL = "DataLoader.Eval.dataset"
-_PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
+PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
 
 
 def apply_options(options: Any, source: ConfigSource) -> None:
@@ -188,7 +188,7 @@ def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
         part = node_at(tree, f"{path}.dataset.part")
         if path.startswith("DataLoader.Eval") and part is not None and is_other_folder(tree, folder):
             defaults = ImageFolderDataset.model_fields
-            overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in _PART_KEYS}
+            overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in PART_KEYS}
     return overrides
 
 
@@ -203,7 +203,7 @@ def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
 
     values = {override.path: override.value for override in map(Override.parse, texts)}
     folder = values.get(f"{_EVAL}.image_root")
-    if not isinstance(folder, str) or any(f"{_EVAL}.{key}" in values for key in _PART_KEYS):
+    if not isinstance(folder, str) or any(f"{_EVAL}.{key}" in values for key in PART_KEYS):
         return []
     return [
         Override.of_value(key, value, f"-o {_EVAL}.image_root={folder}")
@@ -218,7 +218,9 @@ def is_other_folder(tree: Tree, folder: str) -> bool:
     from ppcls.data.stored.roots import data_root
 
     trained = node_at(tree, "DataLoader.Train.dataset.image_root")
-    if isinstance(trained, str) and _may_be_same(Path(trained), Path(folder)):
+    if isinstance(trained, str) and (
+        _may_be_same(Path(trained), Path(folder)) or _is_moved(tree, Path(trained), Path(folder))
+    ):
         return False
     try:
         return not find_class_root(data_root(folder), "val")[1]
@@ -232,6 +234,26 @@ def _may_be_same(trained: Path, folder: Path) -> bool:
         return real_path(trained) == real_path(folder)
     parts = PurePath(os.path.normpath(trained)).parts
     return real_path(folder).parts[-len(parts) :] == parts
+
+
+def _is_moved(tree: Tree, trained: Path, folder: Path) -> bool:
+    """Returns whether a folder has the evaluated images of a run whose training folder no longer exists.
+
+    The report of the run lists the mistakes. Evaluating the training images would give a wrong accuracy.
+    """
+    model = node_at(tree, "Global.pretrained_model")
+    if trained.exists() or not isinstance(model, str):
+        return False
+    from ppcls.report.stored_evaluation import EVALUATION_FILE, read_evaluation
+
+    # A checkpoint RUN/checkpoints/step_8, to which RUN/best_model leads, or a copy RUN/best_model.
+    stored = (read_evaluation(parent / EVALUATION_FILE) for parent in real_path(Path(model)).parents[:2])
+    names = next((evaluation.names for evaluation in stored if evaluation is not None), ())
+    try:
+        paths = [Path(name).relative_to(trained) for name in names]
+    except ValueError:  # images of another folder
+        return False
+    return bool(paths) and all((folder / path).is_file() for path in paths)
 
 
 def set_pretrained(_tree: Tree, weights: str | bool) -> dict[str, Any]:

@@ -136,7 +136,10 @@ def _read_rows(table: Path) -> list[tuple[int, Row]]:
     """Returns the line number and the cells of each row, without spaces at their ends."""
     suffix = table.suffix.lower()
     if suffix in (".xlsx", ".xls", ".ods"):
-        raise UserError(f"{table}: this is a spreadsheet; save its table as a CSV file in UTF-8 first")
+        raise UserError(
+            f"{table}: this is a spreadsheet; save its table as a CSV file first, which Excel calls "
+            "'CSV UTF-8'"
+        )
     if suffix not in (".csv", ".tsv", ".txt", ".json", ".jsonl"):
         raise UserError(f"{table}: expected a table with the suffix .csv, .tsv, .txt, .json or .jsonl")
     try:
@@ -148,7 +151,7 @@ def _read_rows(table: Path) -> list[tuple[int, Row]]:
     except UnicodeDecodeError as error:
         raise UserError(
             f"{table}: expected UTF-8, found the byte {content[error.start]:#04x} at position {error.start}; "
-            "save the table as UTF-8"
+            "save the table as UTF-8, which Excel calls 'CSV UTF-8'"
         ) from None
     try:
         rows = list(_json_rows(text) if suffix in (".json", ".jsonl") else _csv_rows(text))
@@ -166,10 +169,9 @@ def _csv_rows(text: str) -> Iterable[tuple[int, Row]]:
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
     )
     for row in reader:
-        yield (
-            reader.line_num,
-            {title.strip(): (cell or "").strip() for title, cell in row.items() if title is not None},
-        )
+        cells = {title.strip(): (cell or "").strip() for title, cell in row.items() if title is not None}
+        if any(cells.values()):  # spreadsheets save empty rows below a table
+            yield reader.line_num, cells
 
 
 def _json_rows(text: str) -> Iterable[tuple[int, Row]]:

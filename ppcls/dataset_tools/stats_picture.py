@@ -30,6 +30,8 @@ _CJK_FONTS = (
     "PingFang SC",
     "Arial Unicode MS",
 )
+_MAX_LENGTH = 24  # characters of a name on the axis, which leave room for the chart above it
+_MAX_TITLE = 80
 _MAX_NAMES = 30  # maximum number of classes for which the axis shows names
 
 
@@ -43,7 +45,7 @@ def draw_stats(stats: DatasetStats, path: Path) -> None:
 
     fonts = _fonts()
     names = [name if _can_draw(name, fonts) else str(label) for label, name in enumerate(stats.names)]
-    title = f"{stats.name}: " if _can_draw(stats.name, fonts) else ""
+    title = f"{_shorten(stats.name, _MAX_TITLE)}: " if _can_draw(stats.name, fonts) else ""
     with rc_context({"font.family": fonts}), atomic_path(path) as temporary:
         figure = Figure(figsize=(12, 8), dpi=120, layout="constrained")
         (classes, sides), (sizes, channels) = figure.subplots(2, 2)
@@ -77,11 +79,17 @@ def _use_integer_ticks(axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
+def _shorten(name: str, length: int) -> str:
+    """Returns a name with at most ``length`` characters."""
+    return name if len(name) <= length else f"{name[: length - 1].rstrip()}…"
+
+
 def _draw_classes(axes: Axes, stats: DatasetStats, names: Sequence[str]) -> None:
     order = np.argsort(-stats.counts, kind="stable")
     axes.bar(np.arange(len(order)), stats.counts[order], color=_BLUE, width=0.9)
     if len(order) <= _MAX_NAMES:
-        axes.set_xticks(range(len(order)), [names[label] for label in order], rotation=90, parse_math=False)
+        shown = [_shorten(names[label], _MAX_LENGTH) for label in order]
+        axes.set_xticks(range(len(order)), shown, rotation=90, parse_math=False)
     _use_integer_ticks(axes)
     _label_axes(axes, "Images per class, largest first", "class", "images")
 

@@ -1,6 +1,7 @@
 """Files of predictions: CSV, JSON lines and Parquet.
 
 Decisions:
+- Scores in CSV have six digits, as in tables of mistakes. JSON lines and Parquet have all.
 - CSV and JSON lines are written line by line, so that a later failure does not lose a result.
 - Parquet files have a footer, which is written when the file is closed, also after an error or Ctrl-C. A
   process that is killed leaves no readable Parquet file.
@@ -112,7 +113,10 @@ class _TextFile:
             self._write(f"{result.as_json()}\n")
             return
         columns = table_columns(self._classes)
-        row = result.as_row()
+        row = {
+            name: cell and f"{float(cell):.6f}" if name.startswith("score") else cell
+            for name, cell in result.as_row().items()
+        }
         self._write(format_row(columns, row) if self.lines else format_table(columns, [row]))
 
     def close(self) -> None:

@@ -145,7 +145,7 @@ class Schedule(Component, registry=SCHEDULES):
     def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:  # noqa: ARG002
         """Yields a warm-up that is not shorter than the run, and the `differences`."""
         warmup = self.warmup_epoch
-        if warmup and warmup >= facts.epochs:
+        if warmup and warmup >= facts.epochs and not facts.fits_head:
             yield (
                 f"warmup_epoch ({warmup:g}) is not less than Global.epochs ({facts.epochs}), so the warm-up "
                 f"is shortened to {(length := self.warmup_within(facts.epochs)):g} epoch{'s' * (length != 1)}"

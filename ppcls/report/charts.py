@@ -77,7 +77,7 @@ def build_charts(records: Iterable[Record], majority: float | None = None) -> li
             accuracy of a model that always predicts it; None if it is unknown.
     """
     records = list(records)
-    steps = _merge_short_records([record for record in records if isinstance(record, StepRecord)])
+    steps = merge_short_records([record for record in records if isinstance(record, StepRecord)])
     evals = [record for record in records if isinstance(record, EvalRecord)]
     shown_metrics, hidden = _choose_metrics([*evals, *steps])
     losses = [_curve("train", steps, _loss), _curve("eval", evals, _loss, dots=True)]
@@ -125,10 +125,10 @@ def _explain_metric(name: str) -> str:
     return ""
 
 
-def _merge_short_records(steps: Sequence[StepRecord]) -> list[StepRecord]:
+def merge_short_records(steps: Sequence[StepRecord]) -> list[StepRecord]:
     """Returns the records of training without short ones, such as those at the end of an epoch.
 
-    The last record of an epoch may cover one batch of few images, whose loss and metrics are noise. A record
+    The last record of an epoch may cover one batch of few images, whose values are noise. A record
     that covers less than half as many images as the last longer one in the same epoch is merged with the
     record before it. Each image has the same weight; in files of older versions, each update.
     """
@@ -147,6 +147,7 @@ def _merge_short_records(steps: Sequence[StepRecord]) -> list[StepRecord]:
             merged.append(record)
             continue
         share = size[unit] / (total[unit] + size[unit])
+        speed, wait = _merge_speeds(before, total[unit], record, size[unit])
         total = (total[0] + size[0], total[1] + size[1])
         metrics = {
             name: value + share * (record.metrics[name] - value)
@@ -154,8 +155,30 @@ def _merge_short_records(steps: Sequence[StepRecord]) -> list[StepRecord]:
             if name in record.metrics
         }
         loss = before.loss + share * (record.loss - before.loss)
-        merged[-1] = replace(record, loss=loss, metrics={**record.metrics, **metrics})
+        merged[-1] = replace(
+            record,
+            loss=loss,
+            metrics={**record.metrics, **metrics},
+            images_per_second=speed,
+            data_wait=wait,
+        )
     return merged
+
+
+def _merge_speeds(before: StepRecord, amount: float, record: StepRecord, more: float) -> tuple[float, float]:
+    """Returns the images per second and the share of waits over the time of two records.
+
+    Args:
+        before: Record of a number of images or updates, ``amount``.
+        amount: See ``before``.
+        record: Record of ``more`` images or updates.
+        more: See ``record``.
+    """
+    if not (before.images_per_second > 0 and record.images_per_second > 0):
+        return record.images_per_second, record.data_wait
+    times = amount / before.images_per_second, more / record.images_per_second
+    waits = times[0] * before.data_wait + times[1] * record.data_wait
+    return (amount + more) / sum(times), waits / sum(times)
 
 
 def _choose_metrics(records: Sequence[Record]) -> tuple[list[str], int]:

@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppcls.files import one_line
-from ppcls.files.tables import format_table
+from ppcls.files import one_line, read_regular
+from ppcls.files.tables import format_table, mark_formula, unmark_formula
 from ppcls.report.record import LabelMistake, LabelOutcomes, Mistake, Outcomes
 
 MAX_CELLS = 20_000
@@ -116,9 +117,17 @@ def confusion_csv(matrix: NDArray[np.int64], names: Sequence[str] = ()) -> str:
     classes = [class_name(names, label) for label in range(len(matrix))]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", *classes])
-    writer.writerows([name, *row] for name, row in zip(classes, matrix.tolist(), strict=True))
+    cells = [mark_formula(name) for name in classes]
+    writer.writerow(["label", *cells])
+    writer.writerows([name, *row] for name, row in zip(cells, matrix.tolist(), strict=True))
     return text.getvalue()
+
+
+def read_confusion(path: Path) -> tuple[NDArray[np.int64], list[str]]:
+    """Returns the confusion matrix, [classes, classes], and the names of the classes in ``confusion.csv``."""
+    (_, *names), *rows = csv.reader(io.StringIO(read_regular(path).decode("utf-8-sig")))
+    matrix = np.array([[int(cell) for cell in cells] for _, *cells in rows], np.int64)
+    return matrix, [unmark_formula(name) for name in names]
 
 
 def class_name(names: Sequence[str], label: int) -> str:

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from ppcls.errors import UserError
 from ppcls.files import escape_controls, read_regular, write_text
 from ppcls.files.tables import BYTE_ORDER_MARK
-from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps
+from ppcls.report.charts import COLOURS, MAX_METRICS, build_charts, describe_gaps, merge_short_records
 from ppcls.report.confusion import (
     CONFUSION_FILE,
     MISTAKES_FILE,
@@ -43,6 +43,7 @@ from ppcls.report.record import (
     Outcomes,
     Record,
     Reporter,
+    StepRecord,
     TimeBudget,
 )
 from ppcls.report.stored_evaluation import EVALUATION_FILE, StoredEvaluation, store_evaluation
@@ -380,8 +381,21 @@ def _as_figure(picture: Picture) -> dict[str, str]:
 
 def _train_accuracy(records: History) -> float | None:
     """Returns the latest top1 on training images; None if it is unknown."""
-    step = records.last_step
+    step = _last_training(records)
     return None if step is None else step.metrics.get("top1")
+
+
+def _last_training(records: History) -> StepRecord | None:
+    """Returns the latest record of training, which is not of a few images; None without records.
+
+    The last record of an epoch may cover one small batch. It is then merged with the one before it, as in the
+    charts.
+    """
+    last = records.last_step
+    if last is None:
+        return None
+    merged = merge_short_records([step for step in records.steps if step.epoch == last.epoch])
+    return merged[-1] if merged and merged[-1].update == last.update else last
 
 
 def _is_complete(records: History) -> bool:
@@ -409,7 +423,8 @@ def summarize_run(records: Iterable[Record], *, ended: bool = False, update: int
         tiles["Updates"] = f"{max(step.update, update):,}"
         if not ended:
             tiles["Time left"] = clock(step.eta_seconds)
-        tiles["Train loss"] = f"{step.loss:.4g}"
+        training = _last_training(history) or step
+        tiles["Train loss"] = f"{training.loss:.4g}"
     if evaluation is not None:
         tiles["Eval loss"] = f"{evaluation.loss:.4g}"
         shown = [*evaluation.metrics.items()][:MAX_METRICS]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from html import escape
@@ -23,10 +21,10 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.data.section import DataLoader
 from ppcls.errors import UserError, child_error, counted
-from ppcls.files import read_regular, write_text
+from ppcls.files import write_text
 from ppcls.files.tables import BYTE_ORDER_MARK
 from ppcls.recipe.load import dump_config, validate
-from ppcls.report.confusion import CONFUSION_FILE, class_name, confusion_csv
+from ppcls.report.confusion import CONFUSION_FILE, class_name, confusion_csv, read_confusion
 from ppcls.report.record import EvalRecord
 from ppcls.report.stored_evaluation import EVALUATION_FILE, read_evaluation
 from ppcls.runtime.launch import check_single_process
@@ -143,8 +141,7 @@ def _sum_confusion(runs: Sequence[Path]) -> tuple[list[str], NDArray[np.int64]] 
         file = run / CONFUSION_FILE
         if not file.is_file():
             return None
-        (_, *names), *rows = csv.reader(io.StringIO(read_regular(file).decode("utf-8-sig")))
-        matrix = np.array([[int(cell) for cell in cells] for _, *cells in rows], np.int64)
+        matrix, names = read_confusion(file)
         total = matrix if total is None else total + matrix
     return None if total is None else (names, total)
 

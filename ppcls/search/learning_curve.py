@@ -10,8 +10,6 @@ Decisions:
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,9 @@ from ppcls.data.index.files import FileIndex
 from ppcls.data.index.split import write_list
 from ppcls.data.section import DataLoader
 from ppcls.errors import UserError, child_error, counted
-from ppcls.files import read_regular, write_text
+from ppcls.files import write_text
 from ppcls.recipe.load import dump_config, validate
-from ppcls.report.confusion import CONFUSION_FILE
+from ppcls.report.confusion import CONFUSION_FILE, read_confusion
 from ppcls.report.summary.certainty import measure_certainty
 from ppcls.report.summary.curve import CURVE_FILE, CurvePoint, write_curve
 from ppcls.runtime.launch import check_single_process
@@ -72,7 +70,7 @@ def measure_curve(
             code = process.wait()
         if code or not (run / CONFUSION_FILE).is_file():
             raise child_error(code, f"--learning-curve: the run failed: {last_lines(log)}; see {log}")
-        certainty = measure_certainty(*_read_confusion(run / CONFUSION_FILE))
+        certainty = measure_certainty(*read_confusion(run / CONFUSION_FILE))
         assert certainty is not None  # the evaluation has images
         points.append(CurvePoint.of(count, certainty))
         report(f"learning curve: {counted(count, 'image')}: {certainty.describe()}")
@@ -174,8 +172,3 @@ def write_part(
     file = run.with_name(f"{run.name}.yaml")
     write_text(file, dump_config(validate(changed, "--learning-curve")))
     return file
-
-
-def _read_confusion(path: Path) -> tuple[NDArray[np.int64], list[str]]:
-    (_, *names), *rows = csv.reader(io.StringIO(read_regular(path).decode("utf-8-sig")))
-    return np.array([[int(cell) for cell in cells] for _, *cells in rows], np.int64), names

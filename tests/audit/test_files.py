@@ -67,13 +67,24 @@ def test_tables_keep_every_text_and_contain_no_formula(tmp_path: Path, rows: lis
         assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-8", "utf-16"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_fixes_are_read_as_a_spreadsheet_saves_them(tmp_path: Path, delimiter: str) -> None:
+def test_fixes_are_read_as_a_spreadsheet_saves_them(tmp_path: Path, delimiter: str, encoding: str) -> None:
     path = tmp_path / "fixes.csv"
     lines = [["action", "file", "label"], ["relabel", "Käfer/1, 2.jpg", "Läuse"]]
-    with path.open("w", encoding="utf-8-sig", newline="") as stream:
+    with path.open("w", encoding=encoding, newline="") as stream:
         csv.writer(stream, delimiter=delimiter).writerows(lines)
     assert read_fixes(path) == [Fix("relabel", "Käfer/1, 2.jpg", "Läuse", "")]
+
+
+@pytest.mark.parametrize(("file", "label"), [("train/cat/1.jpg", "Läuse"), ("train/Läuse/1.jpg", "dog")])
+def test_fixes_in_another_encoding_are_explained(
+    pictures: Path, tmp_path: Path, file: str, label: str
+) -> None:
+    path = tmp_path / "fixes.csv"
+    path.write_text(f"action;file;label\nrelabel;{file};{label}\n", encoding="cp1252")
+    with pytest.raises(UserError, match="the table is not in UTF-8: save it as what Excel calls 'CSV UTF-8'"):
+        apply_fixes(pictures, read_fixes(path), tmp_path / "out")
 
 
 @pytest.fixture

@@ -96,6 +96,22 @@ def test_any_class_name_is_written_and_read_again(
     assert len(metadata.classes) == len(set(metadata.labels))
 
 
+@pytest.mark.parametrize("empty", [";", "", " ; ", ";;"])
+def test_empty_rows_of_a_spreadsheet_are_ignored(empty: str, images: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(f"image;label\nb.jpg;cats\n{empty}\n{empty}\n")
+    found = read_labels(table, images, LabelColumns())
+    assert found.labels == {"b.jpg": "cats"}
+    assert not found.missing
+
+
+def test_other_encodings_name_the_format_of_excel(images: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("image;label\nb.jpg;Käfer\n", encoding="cp1252")
+    with pytest.raises(UserError, match=r"found the byte 0xe4 at position 19; .* Excel calls 'CSV UTF-8'"):
+        read_labels(table, images, LabelColumns())
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

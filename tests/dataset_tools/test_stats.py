@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +55,10 @@ def test_describe_has_lines_for_config() -> None:
 
 def test_draw_stats_writes_picture(tmp_path: Path) -> None:
     path = tmp_path / "stats.png"
-    for names in (("a $x", "b $", "猫"), tuple(map(str, range(300)))):
+    for names in (("a $x", "b $", "猫"), ("long " * 60, "b", "c"), tuple(map(str, range(300)))):
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # such as of glyphs that a font lacks
-            draw_stats(stats(names=names), path)
+            warnings.simplefilter("error")  # such as of glyphs that a font lacks, or without room
+            draw_stats(replace(stats(names=names), name="folder " * 60), path)
         with Image.open(path) as picture:
             assert picture.size == (1440, 960)
             assert len(picture.convert("RGB").getcolors(2**24) or ()) > 100

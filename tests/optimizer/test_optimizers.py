@@ -228,6 +228,9 @@ def test_keys_without_effect_are_warned_about() -> None:
         "warning: Optimizer.lr.warmup_epoch (5) is not less than Global.epochs (3), so the warm-up is "
         "shortened to 1.5 epochs",
     ]
+    overrides = ["LinearHead={}", "Optimizer.lr.warmup_epoch=5", "Global.epochs=1"]  # has no learning rate
+    head = load_config(ROOT / "configs" / "quickstart.yaml", overrides)
+    assert not any("warmup" in line for line in config_warnings(head))
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))

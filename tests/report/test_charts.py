@@ -210,6 +210,20 @@ def test_short_record_at_the_end_of_an_epoch_is_merged() -> None:
     assert curve.y == pytest.approx([1.0, 1.3, 0.5, 0.7])
 
 
+def test_speed_of_a_short_record_is_that_of_the_whole_time() -> None:
+    step = next(record for record in make_records(1) if isinstance(record, StepRecord))
+    steps = [
+        replace(step, epoch=1, step=10, steps_per_epoch=11, update=10, images=160, images_per_second=10.0),
+        replace(step, epoch=1, step=11, steps_per_epoch=11, update=11, images=5, images_per_second=1.25),
+    ]
+    steps = [replace(steps[0], data_wait=0.5), replace(steps[1], data_wait=1.0)]
+    charts = {chart.title: chart.curves[0].y for chart in build_charts(steps)}
+    assert charts["Throughput"] == pytest.approx([165 / 20])
+    assert charts["Data wait"] == pytest.approx([100 * (16 * 0.5 + 4) / 20])
+    stopped = [steps[0], replace(steps[1], images_per_second=0.0)]
+    assert {chart.title: chart.curves[0].y for chart in build_charts(stopped)}["Throughput"] == [0]
+
+
 def test_points_are_weighted_by_images_and_long_ones_stay_apart() -> None:
     step = next(record for record in make_records(1) if isinstance(record, StepRecord))
     values = [(1, 32, 1.0), (2, 32, 2.0), (3, 4, 11.0), (4, 32, 3.0), (5, 20, 4.0), (6, 4, 10.0)]

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ppcls.report.confusion import (
     ClassRecall,
     ConfusedPair,
     class_recalls,
     confused_pairs,
+    confusion_csv,
     describe_mistake,
     nonzero_cells,
+    read_confusion,
 )
 from ppcls.report.record import Mistake
 
@@ -41,6 +46,18 @@ def test_class_recalls_start_with_the_lowest_and_omit_empty_classes() -> None:
         ClassRecall("cat", 8, 10),
     ]
     assert class_recalls(np.diag([0, 4]), NAMES) == [ClassRecall("dog", 4, 4)]
+
+
+@pytest.mark.parametrize("name", ["-dash", "=1+1", "+x", "@x", "'x", "a,b;c", 'q"q', "Käfer 🐞"])
+def test_confusion_table_has_no_formulas_and_is_read_again(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "confusion.csv"
+    file.write_text(confusion_csv(np.diag([3, 4]), [name, "dog"]), encoding="utf-8-sig")
+    header, row, _ = csv.reader(file.read_text("utf-8-sig").splitlines())
+    assert not header[1].startswith(("=", "+", "-", "@"))
+    assert row[0] == header[1]
+    matrix, names = read_confusion(file)
+    assert names == [name, "dog"]
+    np.testing.assert_array_equal(matrix, np.diag([3, 4]))
 
 
 def test_describe_mistake_names_both_classes() -> None:

@@ -142,6 +142,21 @@ def test_full_disk_does_not_end_the_run(
     assert error == "HtmlReport: No space left on device; the run continues without this report\n"
 
 
+def test_a_last_batch_of_few_images_decides_neither_the_loss_nor_the_advice(tmp_path: Path) -> None:
+    whole = replace(STEP, step=9, steps_per_epoch=10, update=9, images=288, loss=0.5, metrics={"top1": 0.99})
+    rest = replace(whole, step=10, update=10, images=2, loss=9.5, metrics={"top1": 0.0})
+    assert summarize_run([whole, rest])["Train loss"] == f"{0.5 + 9 * 2 / 290:.4g}"
+    assert summarize_run([rest])["Train loss"] == "9.5"
+    outcomes = Outcomes(np.array([[900, 100], [20, 980]]), np.zeros((2, 100), np.int64), ())
+    report = HtmlReport(tmp_path / "report.html", tmp_path / "events.jsonl", RunInfo())
+    for record in (whole, rest, replace(EVALUATION, outcomes=outcomes)):
+        report.record(record)
+    report.close()
+    page = text(tmp_path)
+    assert "look for wrong labels of" in page
+    assert "so train longer" not in page
+
+
 def test_summarize_run_shows_latest_and_best() -> None:
     worse = replace(EVALUATION, epoch=3, best=False, metrics={"top1": 0.5})
     tiles = summarize_run([*make_records(2), worse])

@@ -61,6 +61,7 @@ class RunFacts:
         semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
         metrics: Names of the values that ``Metric.Eval`` reports.
         use_multilabel: Whether the user states that images have several labels, ``Global.use_multilabel``.
+        fits_head: Whether the run only fits a linear head, which has no learning rate.
     """
 
     class_num: int
@@ -91,6 +92,7 @@ class RunFacts:
     semi_supervised: bool = False
     metrics: tuple[str, ...] = ()
     use_multilabel: bool = False
+    fits_head: bool = False
 
     def size_problems(self, size: tuple[int, int]) -> Iterator[str]:
         """Yields the reason for each architecture that does not accept images of this size.

@@ -22,6 +22,7 @@ from ppcls.commands import set_keys
 from ppcls.config.base.fields import Index as Number
 from ppcls.config.base.fields import Part
 from ppcls.config.base.problems import problem
+from ppcls.data.images.skipped import advise_to_convert
 from ppcls.data.index.arrays.cache import ArrayCache, Arrays, Source, State
 from ppcls.data.index.arrays.scan import CACHED_IMAGES
 from ppcls.data.index.base import Dataset, FileDataset
@@ -301,7 +302,9 @@ def _check_no_empty_folder(index: FileIndex, dataset: ImageFolderDataset) -> Non
     names = dataset.class_names or folders
     present = {names[label] for label in np.unique(index.labels).tolist()}
     if empty := sorted(set(folders) - present):
+        listed = join_first([repr(name) for name in empty])
         raise UserError(
-            f"{index.root}: no images in class folder {join_first(empty)}; expected files that end in "
+            f"{index.root}: no images in class folder {listed}; expected files that end in "
             f"{', '.join(dataset.extensions)}; add images or remove the folder"
+            f"{advise_to_convert(index.skipped)}"
         )

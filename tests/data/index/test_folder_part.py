@@ -90,8 +90,11 @@ def test_part_train_rejects_class_without_images(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         dataset(tmp_path, "train", extensions=(".jpg",)).read(4)
     assert str(caught.value).startswith(
-        f"{tmp_path}: no images in class folder b, d; expected files that end"
+        f"{tmp_path}: no images in class folder 'b', 'd'; expected files that end"
     )
+    (tmp_path / "b" / "phone.HEIC").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"to use the pictures in \.heic, convert them to JPEG or PNG$"):
+        dataset(tmp_path, "train", extensions=(".jpg",)).read(4)
     assert len(dataset(tmp_path, None).read(4)) == 8
 
 
