@@ -281,6 +281,11 @@ def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: 
     folder = source.run.save_inference_dir
     output = source.run.output_dir
     chosen = any(override.path.strip() == "Global.save_inference_dir" for override in overrides)
+    if chosen and is_url(folder):
+        raise UserError(
+            f"Global.save_inference_dir: expected a folder on this machine, got the address {folder!r}; "
+            "export to a folder (--output), and copy it to object storage"
+        )
     run = None if model is None or chosen else run_folder(model)
     if run is None:
         inside = folder.removeprefix(f"{output}/")

@@ -75,13 +75,15 @@ class Objects:
         url: The address.
 
     Raises:
-        UserError: The package for this kind of storage is not installed.
+        UserError: The address names no bucket, or the package for this kind of storage is not installed.
         StorageAccessError: The credentials are missing or invalid.
         StorageError: The storage can't be reached.
     """
 
     def __init__(self, url: str) -> None:
         self.url = lower_scheme(url.rstrip("/"))
+        if kind_of(url) and not url.partition("://")[2].partition("/")[0].strip():
+            raise UserError(f"{url}: expected an address with a bucket, such as s3://bucket/runs/pets")
         self._succeeded: set[str] = set()  # kinds of requests
         self._system: Any = None  # None: not connected, or to connect again
         self._process = 0  # process of the connection

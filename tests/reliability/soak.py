@@ -169,6 +169,8 @@ class Soak:
         assert code == 0, f"the undisturbed run failed: see {undisturbed}.log"
         seconds = time.monotonic() - began
         expected = self._read_steps(undisturbed, 1)
+        updates = len(expected.samples)
+        assert updates == max(expected.samples) + 1, f"{undisturbed}: only {updates} updates were recorded"
         print(
             f"undisturbed: {seconds:.0f} s, effective training time {100 * expected.seconds / seconds:.1f} %",
             flush=True,

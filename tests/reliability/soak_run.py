@@ -17,22 +17,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from ppcls.cli.train import train
 from ppcls.engine import execution
+from ppcls.engine.profiling import scaling
 
 
 def write_steps(path: Path) -> None:
-    """Makes each step append a line to a file."""
+    """Makes each step append a line to a file, also those in which a run measures its scaling."""
     whole = execution.train_step
     file = path.open("a", buffering=1)
 
-    def step(state: Any, batch: Any, *rest: Any) -> Any:
+    def step(state: Any, batch: Any, *rest: Any, **options: Any) -> Any:
         update, epoch = state.update, state.epoch
         began = time.time()
-        loss = whole(state, batch, *rest)
+        loss = whole(state, batch, *rest, **options)
         positions = " ".join(map(str, batch.positions[: batch.valid].tolist()))
         file.write(f"{began:.3f} {time.time():.3f} {update} {epoch}: {positions}\n")
         return loss
 
-    execution.train_step = step
+    execution.train_step = scaling.train_step = step
 
 
 if __name__ == "__main__":

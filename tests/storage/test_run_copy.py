@@ -11,11 +11,13 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from small_tree import small_tree
 
 from ppcls.errors import UserError
 from ppcls.files import objects
 from ppcls.files.objects import Objects, StorageError
 from ppcls.files.urls import is_url, local_path
+from ppcls.recipe.load import load_config
 from ppcls.storage.models import model_path, weights_path
 from ppcls.storage.run_copy import LINKS, RunCopy, RunUploader, open_run
 from ppcls.weights.manifest import Manifest, verify
@@ -490,6 +492,27 @@ def test_address_that_cannot_be_written_is_an_error_before_training(
     with pytest.raises(UserError, match=text) as caught:
         open_run(URL, resumes=False)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///run", "gs://", "az:// /run"])
+def test_address_needs_a_bucket(url: str) -> None:
+    with pytest.raises(UserError, match="expected an address with a bucket, such as s3://bucket/runs/pets"):
+        open_run(url, resumes=False)
+
+
+def test_scheme_may_be_in_upper_case(tmp_path: Path) -> None:
+    upper = URL.replace("memory", "Memory")
+    assert local_path(upper) == local_path(URL)
+    Objects(upper).write("a", b"1")
+    assert Objects(URL).read("a") == b"1"
+
+
+@pytest.mark.parametrize("key", ["checkpoints", "checkpoint_fallback_dir"])
+def test_folders_of_checkpoints_are_on_this_machine(key: str, images: Path) -> None:
+    tree = small_tree(images, Path(URL))
+    tree["Global"][key] = "s3://bucket/run"
+    with pytest.raises(UserError, match=rf"{key}: expected a folder on this machine, got the address"):
+        load_config(tree)
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

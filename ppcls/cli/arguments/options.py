@@ -26,6 +26,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -277,7 +278,7 @@ class Option:
         if self.kind in (int, float):
             bounds = {name: limit for name, limit in settings.items() if name in _BOUNDS}
             return within(cast(type[int], self.kind), **cast(dict[str, float], bounds))
-        return self.kind
+        return read_path if self.kind is Path else self.kind
 
     def _read_choice(self, text: str) -> str:
         """Returns the choice that a text names, in upper or lower case; the text itself if there is none."""
@@ -292,6 +293,18 @@ def _show_default(default: Any) -> str:
     if isinstance(default, tuple):
         return " ".join(map(str, default))
     return f"{float(default):g}" if isinstance(default, (float, Fraction)) else str(default)
+
+
+def read_path(text: str) -> Path:
+    """Returns the path of an argument, which may not be an address in object storage."""
+    from ppcls.files.urls import is_url  # slow, and only for options with a path
+
+    if is_url(text):
+        raise argparse.ArgumentTypeError(
+            f"expected a path on this machine, got the address '{text}'; copy the files between "
+            "this machine and object storage"
+        )
+    return Path(text)
 
 
 def within(kind: type[Number], **bounds: float) -> Callable[[str], Number]:

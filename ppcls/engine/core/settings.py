@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.fields import MODULE_NAME, Bound, Count, Decay, Index, Number, Positive
 from ppcls.config.base.problems import problem, show
 from ppcls.config.base.section import Section
+from ppcls.files.urls import is_url
 from ppcls.registry import suggest
 
 ENTRY_POINT = re.compile(r"\w[\w.-]*")
@@ -116,6 +117,16 @@ class CheckpointSettings(Section):
         if not value.strip():
             raise ValueError(f"expected a folder such as ./output, got {show(value)}")
         return value
+
+    @field_validator("checkpoints", "checkpoint_fallback_dir")
+    @classmethod
+    def _check_local(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None or not is_url(value):
+            return value
+        advice = "a run in object storage writes its checkpoints to this machine first"
+        if info.field_name == "checkpoints":
+            advice = f"to resume a run in object storage, use --resume {value}"
+        raise ValueError(f"expected a folder on this machine, got the address {show(value)}; {advice}")
 
 
 class EvaluationSettings(Section):

@@ -174,6 +174,15 @@ def test_defaults_are_values_that_the_option_accepts(name: str) -> None:
             assert tuple(convert(str(value)) for value in values) == values
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_paths_are_no_addresses_in_object_storage(name: str) -> None:
+    """A path of an address would be that of a folder named s3: in the current folder."""
+    for each in read_options(COMMANDS[name].options):
+        if each.kind is Path:
+            assert "expected a path on this machine, got the address" in each.reject("s3://bucket/folder")
+            assert not each.reject("folder")
+
+
 def test_command_requires_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class NeedyOptions:
