@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import Label
+from ppcls.deploy.models.description import ModelDescription
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.source import ModelSource, find_source
 from ppcls.engine.autotune.processes import MeasuringProcess, worker_command
@@ -34,7 +35,10 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str], *, trust: bool 
         UserError: A model is missing, or two models have the same name and engine.
     """
     sources = [(path, find_source(path, overrides, trust=trust)) for path in paths]
-    names = [(source.description.Global.model_name, _engine(source), _image(source)) for _, source in sources]
+    names = [
+        (source.description.Global.model_name, _engine(source), _image(source.description))
+        for _, source in sources
+    ]
     for name, engine, image in names:
         if names.count((name, engine, image)) > 1:
             raise UserError(
@@ -52,9 +56,9 @@ def _engine(source: ModelSource) -> str:
     return engine if precision == "float32" else f"{engine} {precision}"
 
 
-def _image(source: ModelSource) -> str:
+def _image(description: ModelDescription) -> str:
     """Returns the shape of the model's images, and their dtype if it is not float32."""
-    tensor = source.description.Input
+    tensor = description.Input
     shape = "x".join(map(str, tensor.shape[1:]))
     return shape if tensor.dtype == "float32" else f"{shape} {tensor.dtype}"
 
@@ -71,7 +75,7 @@ def inspect_machine(path: Path, overrides: Sequence[str], *, trust: bool = False
 
 def make_candidates(
     models: Models,
-    device: str,
+    device: Literal["cpu", "gpu"],
     axes: tuple[Sequence[int], Sequence[int]],
     overrides: Sequence[str],
     effort: Effort,
@@ -79,9 +83,10 @@ def make_candidates(
     """Returns one candidate per model, number of threads and batch size. Each measures in a new process."""
     candidates = []
     for (path, source), threads, batch_size in product(models, *map(dict.fromkeys, axes)):
+        description = source.description_on(device)
         labels: dict[str, Label] = {
-            "model": source.description.Global.model_name,
-            "image": _image(source),
+            "model": description.Global.model_name,
+            "image": _image(description),
             "run by": _engine(source),
             "device": device,
             "threads": threads,
@@ -89,7 +94,7 @@ def make_candidates(
         }
         plural = "s" if threads > 1 else ""
         name = f"{labels['model']} by {labels['run by']}, {device}, {threads} thread{plural}"
-        if source.description.Input.dtype == "uint8":
+        if description.Input.dtype == "uint8":
             name += ", 8-bit images"
         task = {
             "model": str(path),

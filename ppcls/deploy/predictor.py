@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ppcls.config.base.overrides import Overrides, read_overrides
 from ppcls.config.base.problems import show
 from ppcls.data.transforms.numpy_ops import run, run_on_pixels
-from ppcls.deploy.models.description import DESCRIPTION
+from ppcls.deploy.models.description import DESCRIPTION, ModelDescription
 from ppcls.deploy.models.engine import Engine, choose_engine
 from ppcls.deploy.models.openvino import OpenVinoModel
 from ppcls.deploy.models.programs.onnx_file import check_onnx
@@ -111,11 +111,10 @@ class Predictor:
             self.source = (
                 model if isinstance(model, ModelSource) else find_source(model_path(str(model)), changes)
             )
-        self.description = self.source.description
         self.batch_size = self.source.infer.batch_size
-        if self.embeds and topk is not None:
+        if self.source.description.postprocess is None and topk is not None:
             raise UserError(f"{self.source.file}: the model returns embeddings, not classes; remove topk")
-        self.model, self.cores = _load(self.source, runtime)
+        self.model, self.description, self.cores = _load(self.source, runtime)
         self.chain = self.description.chain()
 
     @property
@@ -174,7 +173,7 @@ class Predictor:
     def prepare(self, image: Image) -> Array:
         """Returns the input of the model for one image, [C, H, W] or [H, W, C] float32.
 
-        For a model that prepares images itself, the input is the pixels of the image, [H, W, 3] uint8.
+        For a model that prepares or normalizes images itself, it is the image's pixels, [H, W, 3] uint8.
 
         Raises:
             ValueError: The image cannot be decoded, or is an array other than [H, W, 3] uint8.
@@ -296,17 +295,17 @@ class Predictor:
             yield from pool.map(prepare, range(len(images)))
 
 
-def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, int]:
-    """Loads a model, and returns it with the number of cores for preparing images."""
+def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, ModelDescription, int]:
+    """Loads a model, and returns it with its description and the number of cores for preparing images."""
     engine = choose_engine(source)
     if engine != "paddle":
         cores = usable_cores() if runtime is None else runtime.cores
         threads = source.run.cpu_threads or cores
         exported = _load_exported(source, engine, threads)
         if threads == 1 or not exported.on_cpu:
-            return exported, cores
+            return exported, source.description, cores
         per_core = _load_exported(source, engine, threads, streams=threads)
-        return SlicedModel(exported, per_core, threads), cores
+        return SlicedModel(exported, per_core, threads), source.description, cores
     runtime = runtime or start(source.run)
     if source.config is not None:
         config = source.config
@@ -320,12 +319,13 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         )
         network = load_network(layers.arch, config.Loss.Train, source.file)
         layers.apply(network, constant=True)
-        trained = TrainedModel(network, precision, source.run, source.description, source.file, runtime)
-        return trained, runtime.cores
+        description = source.description_on(runtime.device)
+        trained = TrainedModel(network, precision, source.run, description, source.file, runtime)
+        return trained, description, runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
     model = PaddleInferenceModel(source.file, source.description, runtime, trust=source.trust)
-    return model, runtime.cores
+    return model, source.description, runtime.cores
 
 
 def _load_exported(

@@ -50,7 +50,7 @@ def predictor_with_views(source: ModelSource, kind: ViewKind, runtime: Runtime |
     prepared = description.PreProcess.model_copy(update={"transform_ops": ops})
     source = replace(source, description=description.model_copy(update={"PreProcess": prepared}))
     predictor = Predictor(source, runtime=runtime)
-    tensor = description.Input
+    tensor = predictor.description.Input
     sides = tensor.shape[2:] if tensor.layout == "NCHW" else tensor.shape[1:3]
     predictor.model = AveragedModel(predictor.model, ImageViews(kind, sides, tensor.layout))
     return predictor

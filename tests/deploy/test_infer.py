@@ -560,6 +560,21 @@ def test_infer_writes_each_result_at_once(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("use_dali", [False, True], ids=["threads", "dali"])
+def test_infer_trained_model_on_a_gpu_predicts_the_same(
+    tmp_path: Path, tree: dict[str, Any], images: Path, use_dali: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model normalizes the pixels unless DALI does; TF32 rounds products."""
+    assert infer(tmp_path, tree, images, "--json") == 0
+    expected = json_lines(capsys.readouterr().out)
+    settings = ["-o", "Global.device=gpu", f"Global.use_dali={use_dali}", "Infer.batch_size=2"]
+    assert infer(tmp_path, tree, images, "--json", *settings) == 0
+    for own, other in zip(json_lines(capsys.readouterr().out), expected, strict=True):
+        assert (own["path"], own["class_ids"][0]) == (other["path"], other["class_ids"][0])
+        np.testing.assert_allclose(own["scores"], other["scores"], atol=0.02)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("preprocess", [[], ["--preprocess", "normalize"], ["--preprocess", "all"]])
 def test_infer_exported_model_on_a_gpu_predicts_the_same(
     tmp_path: Path,

@@ -15,6 +15,7 @@ from ppcls.cli.eval import evaluate
 from ppcls.cli.export import export
 from ppcls.cli.infer import infer
 from ppcls.data.views import ImageViews
+from ppcls.deploy.models.source import ModelSource
 from ppcls.deploy.predictor import Predictor
 
 IMAGES = 9
@@ -116,6 +117,19 @@ def test_exported_model_averages_like_the_trained_one(
     np.testing.assert_allclose(
         exported, scores_of(trained, tmp_path / "b.jsonl", *config, *options), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("options", [[], ["--tta", "flip"], ["--tta", "five-crop"]])
+def test_trained_model_that_normalizes_pixels_predicts_the_same(
+    trained: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, models normalize pixels. Here, the CPU does the same."""
+    command = ["-c", str(trained / "config.yaml"), *options]
+    expected = scores_of(trained, tmp_path / "expected.jsonl", *command)
+    usual = ModelSource.description_on
+    monkeypatch.setattr(ModelSource, "description_on", lambda source, _device: usual(source, "gpu"))
+    assert Predictor(trained / "config.yaml").prepare((trained / "0.png").read_bytes()).dtype == np.uint8
+    np.testing.assert_array_equal(scores_of(trained, tmp_path / "found.jsonl", *command), expected)
 
 
 def test_five_crops_of_images_that_are_not_cropped_are_an_error(

@@ -40,8 +40,8 @@ from ppcls.deploy.bundle.verify import VerificationReport, verify_model
 from ppcls.deploy.export.convert import convert
 from ppcls.deploy.export.export import PrecisionSettings, export_model, read_evaluation, save_program
 from ppcls.deploy.export.formats import convert_to_onnx
-from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.export.samples import ImageSamples, read_files
+from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.models.description import DESCRIPTION, ModelDescription
 from ppcls.deploy.models.rejection import KNOWN_SCORE, read_means
 from ppcls.deploy.models.source import ONNX, ModelSource

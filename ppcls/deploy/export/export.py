@@ -23,7 +23,6 @@ from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
 from ppcls.deploy.export.formats import Exporter, find_exporter
 from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
-from ppcls.deploy.export.in_graph import PreprocessingLayer
 from ppcls.deploy.export.parity import Array, compare
 from ppcls.deploy.export.precision import (
     FEWEST_CALIBRATION_IMAGES,
@@ -32,6 +31,7 @@ from ppcls.deploy.export.precision import (
     QuantizedOperators,
 )
 from ppcls.deploy.export.samples import BATCH, ImageSamples, read_files, read_split
+from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.models.description import (
     DESCRIPTION,
     Calibration,

@@ -284,6 +284,17 @@ class ModelDescription(Section):
                 return plan_chain([decoder, TransformsOfModel(specs=specs[1:])], "HWC")
         return plan_chain(specs, "CHW" if self.Input.layout == "NCHW" else "HWC")
 
+    @property
+    def can_contain_normalization(self) -> bool:
+        """Whether a model that expects prepared images could normalize 8-bit RGB pixels itself."""
+        if self.PreProcess.in_graph:
+            return False
+        try:
+            split_chain(self.PreProcess.transform_ops)
+        except ValueError:
+            return False
+        return True
+
     def with_pixel_input(self, contained: Preprocess) -> ModelDescription:
         """Returns a copy for a model that contains transforms and expects RGB pixels.
 

@@ -18,6 +18,8 @@ from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
+from ppcls.data.transforms.specs.chain import split_chain
+from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.models.description import Activation, ModelDescription
 from ppcls.deploy.models.pinned_memory import PinnedBuffer
 from ppcls.deploy.models.rejection import ClassMeans, energy, read_means
@@ -158,7 +160,7 @@ class TrainedModel:
         model: Trained network, see `load_network`.
         precision: Precision of the forward pass. Casts the weights of the network.
         settings: Whether fused kernels and CUDA graphs are used.
-        description: Description of the model.
+        description: Description of the model. Its ``in_graph`` can be false or ``normalize``.
         weights: File or folder of the weights, which warnings name.
         runtime: Device to run on.
 
@@ -183,6 +185,10 @@ class TrainedModel:
         self._model = model
         self._precision.prepare(self._model, None)
         self._model.eval()
+        self._preparation: nn.Layer | None = None
+        if description.PreProcess.in_graph:
+            contained = split_chain(description.PreProcess.transform_ops)[1]
+            self._preparation = PreprocessingLayer(contained)
         self._activation = build_activation(description.Output.activation, description.Output.temperature)
         self._weights = weights
         self._forward: Forward = run_model
@@ -235,13 +241,16 @@ class TrainedModel:
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def _run_images(self, images: Any) -> tuple[NDArray[Any], Outputs]:
         """Returns the scores or embeddings, and the outputs of the network."""
-        with self._lock, self._precision.evaluation():
+        with self._lock:
             if self._buffer is not None and isinstance(images, np.ndarray):
                 images = self._buffer.fill(np.ascontiguousarray(images))
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
-            tensor = self._precision.images(tensor, training=False)
-            outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))
-            answers: NDArray[Any] = self._activation(outputs).numpy()
+            if self._preparation is not None:
+                tensor = self._preparation(tensor)  # in float32, as on a CPU
+            with self._precision.evaluation():
+                tensor = self._precision.images(tensor, training=False)
+                outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))
+                answers: NDArray[Any] = self._activation(outputs).numpy()
         return answers, outputs
 
     def _fuse(self, device: Literal["cpu", "gpu"]) -> None:

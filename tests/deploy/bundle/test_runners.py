@@ -27,7 +27,7 @@ from ppcls.data.transforms.specs import CropImage, DecodeImage, ResizeImage, pla
 from ppcls.deploy.bundle.engines import OpenVinoStages
 from ppcls.deploy.bundle.runners import RUNNERS
 from ppcls.deploy.export.formats import convert_to_onnx
-from ppcls.deploy.export.in_graph import PreprocessingLayer
+from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.models.rejection import RejectionRule, write_rejection
 
 pytestmark = pytest.mark.slow

@@ -46,6 +46,31 @@ def test_find_source_run_means_its_best_model(run: Path) -> None:
     assert find_source(run, ["Global.use_dali=True"]).by_dali
 
 
+def test_trained_model_expects_pixels_on_a_gpu(run: Path) -> None:
+    source = find_source(run)
+    assert source.description_on("cpu") is source.description
+    found = source.description_on("gpu")
+    assert (found.Input.dtype, found.Input.shape) == ("uint8", (-1, 32, 32, 3))
+    assert found.PreProcess.in_graph == "normalize"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        pytest.param("Global.use_dali=True", id="DALI normalizes on the GPU"),
+        pytest.param(
+            "Infer.transforms=[{DecodeImage: {to_rgb: False}}, {Pad: {padding: 2}}, "
+            "{ResizeImage: {size: 32}}, {NormalizeImage: null}]",
+            id="a transform of BGR",
+        ),
+        pytest.param("Infer.transforms.0.DecodeImage.dtype=uint16", id="16-bit images"),
+    ],
+)
+def test_other_trained_models_expect_prepared_images_on_a_gpu(run: Path, override: str) -> None:
+    source = find_source(run, [override])
+    assert source.description_on("gpu") is source.description
+
+
 def test_find_source_run_means_the_newest_best_model_of_both_folders(
     run: Path, tmp_path: Path, tree: dict[str, Any]
 ) -> None:

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from small_classifier import config_tree, write_config, write_weights
 
+from ppcls.data.transforms.base import Transform
+from ppcls.data.transforms.numpy_ops import run_on_pixels
+from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
+from ppcls.data.transforms.specs.chain import plan_chain, split_chain
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import need_infer
 from ppcls.deploy.models.trained import TrainedModel, load_network
@@ -20,15 +24,46 @@ from ppcls.runtime.start import Runtime
 RANDOM = np.random.default_rng(0)
 
 
-def load(folder: Path, runtime: Runtime, *overrides: str) -> TrainedModel:
+def load(
+    folder: Path,
+    runtime: Runtime,
+    *overrides: str,
+    chain: list[Transform] | None = None,
+    pixels: bool = False,
+) -> TrainedModel:
     weights = folder / "model.safetensors"
     if not weights.exists():
         write_weights(weights)
     config = load_config(write_config(folder / "config.yaml", config_tree(weights, None)), overrides)
-    description = describe_model(config.Arch, need_infer(config.Infer), None)
+    infer = need_infer(config.Infer)
+    infer = infer if chain is None else infer.model_copy(update={"transforms": tuple(chain)})
+    description = describe_model(config.Arch, infer, None)
+    description = description.with_pixel_input("normalize") if pixels else description
     network = load_network(config.Arch, config.Loss.Train, weights)
     precision = build_precision(config.AMP, runtime.device)
     return TrainedModel(network, precision, config.Global, description, weights, runtime)
+
+
+CHAINS: dict[str, list[Transform]] = {
+    "usual": [DecodeImage(), ResizeImage(size=(32, 32)), NormalizeImage(), ToCHWImage()],
+    "BGR": [DecodeImage(to_rgb=False), ResizeImage(size=(32, 32)), NormalizeImage(), ToCHWImage()],
+    "float16": [DecodeImage(), ResizeImage(size=(32, 32)), NormalizeImage(output_fp16=True), ToCHWImage()],
+}
+
+
+@pytest.mark.parametrize("amp", [[], ["AMP.level=O1", "AMP.dtype=bfloat16"]], ids=["float32", "O1"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_model_that_normalizes_pixels_returns_the_same_scores(
+    tmp_path: Path, name: str, amp: list[str]
+) -> None:
+    chain = CHAINS[name]
+    plain = load(tmp_path, Runtime(), *amp, chain=chain)
+    normalizing = load(tmp_path, Runtime(), *amp, chain=chain, pixels=True)
+    photo = RANDOM.integers(0, 256, (45, 52, 3), np.uint8)
+    pixels = run_on_pixels(plan_chain(split_chain(chain)[0], "HWC"), photo)
+    prepared = run_on_pixels(plan_chain(chain, "CHW"), photo)
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (32, 32, 3))
+    np.testing.assert_array_equal(normalizing.run(pixels[None]), plain.run(prepared[None]))
 
 
 def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(

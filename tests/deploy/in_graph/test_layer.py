@@ -23,7 +23,7 @@ from ppcls.data.transforms.specs import (
     split_chain,
 )
 from ppcls.data.transforms.specs.geometry import Pad
-from ppcls.deploy.export.in_graph import PreprocessingLayer
+from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.infer import predict_files
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor

@@ -8,8 +8,8 @@ import pytest
 
 from ppcls.data.transforms.specs import DecodeImage, ResizeImage
 from ppcls.deploy.export.formats import convert_to_onnx
-from ppcls.deploy.export.in_graph import PreprocessingLayer
-from ppcls.deploy.export.resampling_weights import bicubic_weights, bilinear_weights, lanczos_weights
+from ppcls.deploy.in_graph.layer import PreprocessingLayer
+from ppcls.deploy.in_graph.resampling_weights import bicubic_weights, bilinear_weights, lanczos_weights
 
 WEIGHTS = {"bilinear": bilinear_weights, "bicubic": bicubic_weights, "lanczos": lanczos_weights}
 SIZES = ((512, 256), (511, 256), (65_000, 224), (7, 300), (333, 100), (1, 5), (1423, 906), (8000, 7))

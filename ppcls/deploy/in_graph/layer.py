@@ -17,10 +17,16 @@ import paddle
 from paddle import nn
 
 from ppcls.data.transforms.base import Transform
-from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, ResizeImage, ToCHWImage
-from ppcls.deploy.export.graph_numbers import arange, int64
-from ppcls.deploy.export.pillow_in_graph import resize_like_pillow
-from ppcls.deploy.export.resampling_weights import divide
+from ppcls.data.transforms.specs import (
+    CropImage,
+    DecodeImage,
+    NormalizeImage,
+    ResizeImage,
+    ToCHWImage,
+)
+from ppcls.deploy.in_graph.graph_numbers import arange, int64
+from ppcls.deploy.in_graph.pillow import resize_like_pillow
+from ppcls.deploy.in_graph.resampling_weights import divide
 from ppcls.errors import UserError
 
 Tensor = Any  # in a graph under construction

@@ -19,8 +19,8 @@ import numpy as np
 import paddle
 from PIL import Image
 
-from ppcls.deploy.export.graph_numbers import arange, int64
-from ppcls.deploy.export.resampling_weights import (
+from ppcls.deploy.in_graph.graph_numbers import arange, int64
+from ppcls.deploy.in_graph.resampling_weights import (
     bicubic_weights,
     bilinear_weights,
     lanczos_weights,

@@ -1,0 +1,1 @@
+"""Preprocessing of images as layers of a network."""
