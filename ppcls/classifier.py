@@ -73,7 +73,12 @@ class Classifier(ExplainsGuesses):
         "save save_pretrained save_model save_weights": (
             "train() saves the model in the output folder of the run; export() writes it for other programs"
         ),
-        "to cuda cpu device half": "use Classifier(MODEL, device='gpu')",
+        "to cuda cpu device": "use Classifier(MODEL, device='gpu')",
+        "half float16 fp16 quantize int8": (
+            "`ppcls export --precision float16` or int8 writes a smaller model, which Classifier(FOLDER) reads"
+        ),
+        "benchmark speed": "`ppcls models measure NAME --speed` measures an architecture",
+        "history best plot results": "these are attributes of the run that train() returns",
         "info summary parameters": "`ppcls models list NAME` prints the size of an architecture",
         "embed features": "use Predictor(FOLDER).embed(images) of an embedding model",
         "explain gradcam cam": "`ppcls infer --explain FOLDER` writes heat maps",
@@ -90,7 +95,12 @@ class Classifier(ExplainsGuesses):
         "conf threshold min_score confidence min_conf": "use predict(...).above(0.5)",
         "source image img x paths path input inputs": "pass the images as the first argument",
         "batch_size batch bs": "batches are chosen automatically; Infer.batch_size of the config sets them",
-        "verbose show save stream progress": "leave it out",
+        "save save_txt save_dir out output": "use predict(...).to_csv('classes.csv')",
+        "device gpu cuda": "use Classifier(MODEL, device='gpu')",
+        "augment tta": "`ppcls infer --tta flip` averages several views of each image",
+        "split": "use data=FOLDER for other images",
+        "onnx torchscript engine": "use export('onnx')",
+        "verbose show stream progress": "leave it out",
         "imgsz img_size image_size size": "the size is that of the model; train(image_size=224) sets it",
         "half int8 quantize dynamic opset simplify": "`ppcls export` has more formats and precisions",
     }

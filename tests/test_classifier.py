@@ -92,6 +92,25 @@ def test_predict_accepts_every_kind_of_image(trained: tuple[Classifier, Training
     assert "cats" in results[0]._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("argument", "advice"),
+    [
+        ({"save": True}, r"use predict\(\.\.\.\)\.to_csv\('classes\.csv'\)$"),
+        ({"device": 0}, r"use Classifier\(MODEL, device='gpu'\)$"),
+        ({"augment": True}, "`ppcls infer --tta flip` averages"),
+    ],
+    ids=str,
+)
+def test_arguments_of_other_libraries_are_explained(argument: dict[str, Any], advice: str) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(argument))!r}; {advice}"):
+        Classifier("ResNet18").predict("photo.jpg", **argument)
+
+
+def test_half_precision_is_not_a_device() -> None:
+    with pytest.raises(AttributeError, match=r"`ppcls export --precision float16`"):
+        _ = Classifier("ResNet18").half  # type: ignore[attr-defined]
+
+
 def test_predict_of_a_folder_and_topk(trained: tuple[Classifier, TrainingRun], pictures: Path) -> None:
     results = trained[0].predict(pictures, topk=1)
     assert [len(result.scores) for result in results] == [1] * 20
@@ -318,6 +337,10 @@ def test_second_training_says_whether_it_continues(
         ({"optimizer": "adamv"}, "optimizer: expected one of SGD, "),
         ({"amp": "O3"}, "amp: expected one of O1, O2; got 'O3'"),
         ({"dropout": 0.1}, "dropout 0.1: ResNet18 has no setting for dropout"),
+        ({"image_size": "64"}, "image_size: expected an integer, got '64'$"),
+        ({"lr": "1e-3"}, "lr: expected a number, got '1e-3'$"),
+        ({"bn_momentum": 0.1}, r"use overrides=\{'Arch.batch_norm_momentum': 0.9\}: in Paddle, "),
+        ({"grad_checkpointing": True}, r"use overrides=\{'Global.recompute': True\}$"),
         ({"device": "0"}, "device: expected auto, gpu or cpu, got '0'; use gpu"),
     ],
     ids=str,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.benchmark import main
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command("benchmark", sys.argv[1:]))

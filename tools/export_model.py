@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.export import export
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(export())
+    sys.exit(run_command("export", sys.argv[1:]))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.launch import launch
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(launch())
+    sys.exit(run_command("launch", sys.argv[1:]))

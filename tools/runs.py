@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.results.runs import runs
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(runs())
+    sys.exit(run_command("runs", sys.argv[1:]))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.serve import serve
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(serve())
+    sys.exit(run_command("serve", sys.argv[1:]))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.train import train
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(train())
+    sys.exit(run_command("train", sys.argv[1:]))

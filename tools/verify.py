@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ppcls.cli.export import verify
+from ppcls.cli.main import run_command
 
 if __name__ == "__main__":
-    sys.exit(verify())
+    sys.exit(run_command("verify", sys.argv[1:]))

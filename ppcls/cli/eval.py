@@ -418,11 +418,14 @@ def check_data(source: ConfigSource) -> None:
     from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig
 
     unread = source.unread if isinstance(source, UntrustedConfig) else []
-    if keys := [key for key in unread if key.startswith("DataLoader.Eval")]:
+    keys = [key for key in unread if key.startswith("DataLoader.Eval")]
+    if keys:
+        keys.sort(key=lambda key: not key.endswith(".image_root"))  # the short option first
+        options = ("--data FOLDER" if key.endswith(".image_root") else "-o" for key in keys)
+        settings = ", and ".join(f"{key} with {option}" for key, option in zip(keys, options, strict=True))
         raise UserError(
-            f"{source.name}: the data sets that the config of a model names are not read. Set "
-            f"{' and '.join(keys)}, for example with --data FOLDER or -o, or, if you trust the model, for "
-            f"example because you trained it, use {TRUST}"
+            f"{source.name}: the data sets that the config of a model names are not read. Set {settings}, or, "
+            f"if you trust the model, for example because you trained it, use {TRUST}"
         )
 
 

@@ -159,7 +159,12 @@ def infer(options: InferOptions) -> None:
     images = options.images or [source.infer.infer_imgs]
     if options.explain is not None:
         _check_outside(options.explain, [path for path in images if path is not None])
-    files = _find_files(images)
+    try:
+        files = _find_files(images)
+    except UserError as error:
+        if options.images or images == [None]:
+            raise
+        raise UserError(f"Infer.infer_imgs: {error}; name images in the command, or set this key") from None
     gallery = find_images(options.gallery, print_error)
     with open_results(options.out, options.topk or 1) as write:
         run = _start_runtime(source)

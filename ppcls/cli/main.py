@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import ppcls
 from ppcls.cli.command import exit_code, group_help, write_output
@@ -39,14 +41,14 @@ _COMMANDS = {
 _OTHER_NAMES = {
     **dict.fromkeys(("predict", "classify", "inference"), "infer"),
     **dict.fromkeys(("val", "evaluate", "valid"), "eval"),
-    **dict.fromkeys(("fit", "finetune", "resume", "cfg", "copy_cfg", "settings"), "train"),
+    **dict.fromkeys(("fit", "finetune", "cfg", "copy_cfg"), "train"),
     **dict.fromkeys(("list", "list_models", "zoo", "download", "summary"), "models"),
     **dict.fromkeys(("api", "web", "demo", "ui", "gradio", "server", "app", "streamlit"), "serve"),
     **dict.fromkeys(("search", "hpo", "sweep", "hyperparameters"), "tune"),
     **dict.fromkeys(("speed", "profile"), "benchmark"),
     **dict.fromkeys(("distributed", "torchrun", "spawn"), "launch"),
     **dict.fromkeys(("experiments", "history", "results"), "runs"),
-    **dict.fromkeys(("checks", "env", "info"), "doctor"),
+    **dict.fromkeys(("checks", "env", "info", "settings"), "doctor"),
     **dict.fromkeys(("bundle", "package", "export_model", "onnx", "quantize"), "export"),
     "data": "dataset",
 }
@@ -57,6 +59,8 @@ _ADVICE = {
         "`ppcls train -c CONFIG --print-config` checks a config; `ppcls dataset check FOLDER` checks images; "
         "`ppcls eval --model RUN --trust` evaluates a model; `ppcls doctor` checks the machine",
     ),
+    **dict.fromkeys(("resume", "continue"), "`ppcls train --resume RUN` continues a run"),
+    "deploy": "`ppcls serve --model RUN` serves a model; `ppcls export --model RUN` writes it for other programs",
     "test": "`ppcls eval --model RUN --trust --data FOLDER` evaluates a model on labelled images; `ppcls "
     "infer --model RUN IMAGE` predicts",
     **dict.fromkeys(
@@ -69,6 +73,8 @@ _ADVICE = {
         "commands and options are not completed; `ppcls COMMAND --help` lists them",
     ),
 }
+# Words of Ultralytics's commands that do not say what to do.
+_ULTRALYTICS = ("yolo", "classify", "task=classify")
 # Commands whose own commands are found if they are written without the first word, such as `ppcls stats`.
 _GROUPS = ("dataset", "models", "index", "benchmark")
 _EXAMPLES = (
@@ -92,8 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in _COMMANDS:
         print_error(f"error: {_unknown(name, arguments)}")
         return UserError.code
-    module, function = _COMMANDS[name][0].split(":")
     sys.argv = [f"ppcls {name}", *arguments]  # for the usage line
+    return run_command(name, arguments)
+
+
+def run_command(name: str, arguments: Sequence[str]) -> int:
+    """Runs a command, also as a script in tools/; returns its exit code. A missing package is an error."""
+    module, function = _COMMANDS[name][0].split(":")
     try:
         code: int = getattr(importlib.import_module(module), function)(arguments)
     except ModuleNotFoundError as error:
@@ -108,6 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain_missing(error: ModuleNotFoundError) -> str:
+    activate = Path(ppcls.__file__).resolve().parents[1] / ".venv" / "bin" / "activate"  # of make setup
+    if activate.is_file() and Path(sys.prefix).resolve() != activate.parents[1].resolve():
+        return (
+            f"the Python package {error.name} is missing, because {sys.executable} is not the Python of "
+            f"ppcls; first run `{shlex.join(['source', str(activate)])}`"
+        )
     try:
         from ppcls.cli.doctor import explain_missing_module
     except ImportError:  # doctor itself needs some packages
@@ -123,6 +140,8 @@ def _help() -> str:
 
 
 def _unknown(name: str, arguments: Sequence[str]) -> str:
+    if name == "-v":
+        return f"{name}: expected a command first; {command_line('version')} prints the version"
     if name.startswith("-"):
         command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
         return f"{name}: expected a command first; put options after it: {command_line(command, name)}"
@@ -131,8 +150,8 @@ def _unknown(name: str, arguments: Sequence[str]) -> str:
     if inner := _inner_command(name):
         return f"unknown command '{name}'; did you mean '{inner}'?"
     words = [name, *arguments]
-    if name == "classify" or "=" in name:  # yolo classify val model=…; yolo task=classify mode=val model=…
-        words = [word.removeprefix("mode=") for word in words if word not in ("classify", "task=classify")]
+    if name in _ULTRALYTICS or "=" in name:  # yolo classify val model=…; yolo task=classify mode=val model=…
+        words = [word.removeprefix("mode=") for word in words if word not in _ULTRALYTICS]
     known = [word if word in _COMMANDS else _other_name(word) for word in words[:2]]
     equivalent = next(filter(None, known), None) or _other_name(name)
     near = [equivalent] if equivalent else difflib.get_close_matches(name.lower(), _COMMANDS, n=1)

@@ -21,7 +21,13 @@ from ppcls.errors import UserError
 from ppcls.recipe.class_folders import fill_from_class_folders
 from ppcls.recipe.compat import translate_old_keys
 from ppcls.recipe.image_sizes import fill_image_sizes
-from ppcls.recipe.paddleclas import INFERENCE_KEY, describe_other_file, is_paddleclas, translate_paddleclas
+from ppcls.recipe.paddleclas import (
+    INFERENCE_KEY,
+    describe_other_file,
+    is_paddleclas,
+    limit_topk,
+    translate_paddleclas,
+)
 from ppcls.recipe.published import published_names, read_published
 from ppcls.recipe.schema import Config
 from ppcls.recipe.unknown_keys import describe_errors
@@ -116,6 +122,8 @@ class ConfigSource:
             except ConfigError as invalid:
                 raise UserError(f"{error}\n{invalid}") from None
             raise
+        if from_paddleclas:
+            self.notes += tuple(limit_topk(self.tree, self.origins))
         config = self.validate()
         config.set_notes(self.notes)
         if from_paddleclas:

@@ -5,7 +5,7 @@ Only settings that ppcls supports are translated. Validation reports all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,8 @@ _OTHER_FILES = {
     "base_config_file": "this file configures a search, not a training run; use ppcls tune for a search",
     "ARCHITECTURE": "this file is for PaddleClas's former static engine, which PaddleClas no longer supports",
     "IndexProcess": "this file is for PaddleClas's retrieval system, not for a training run",
+    "PreProcess": "this file is for PaddleClas's deploy/python/predict_cls.py, not for a training run; `ppcls "
+    "infer --model FOLDER IMAGES` predicts with an exported model, and needs no config",
 }
 
 # classes of PA100K
@@ -113,6 +115,46 @@ def translate_paddleclas(tree: Tree, from_paddleclas: bool) -> None:
     _translate_attributes(post_process)
     if post_process.get("delimiter") == " ":  # the delimiter in the file of class names
         del post_process["delimiter"]
+
+
+def limit_topk(tree: Tree, typed: Collection[str]) -> Iterator[str]:
+    """Removes values of ``topk`` that exceed the number of classes, as PaddleClas does, in place.
+
+    PaddleClas's files have top-5 metrics, also if a user sets a smaller ``Arch.class_num``.
+
+    Args:
+        tree: The YAML, which may be invalid.
+        typed: Paths of keys that the user set in the command, which are not changed.
+
+    Yields:
+        A warning for each changed key.
+    """
+    classes = mapping_at(tree, "Arch").get("class_num")
+    if not isinstance(classes, int) or classes < 1:
+        return
+    for split in ("Train", "Eval"):
+        metrics = mapping_at(tree, "Metric").get(split)
+        for position, entry in enumerate(metrics if isinstance(metrics, list) else []):
+            for name, node in entry.items() if isinstance(entry, dict) else ():
+                topk = node.get("topk") if isinstance(node, dict) else None
+                is_typed = f"Metric.{split}.{position}.{name}.topk" in typed
+                if is_typed or not isinstance(topk, list) or not all(isinstance(k, int) for k in topk):
+                    continue
+                kept = [k for k in topk if k <= classes]
+                if kept and kept != topk:
+                    node["topk"] = kept
+                    yield (
+                        f"warning: Metric.{split}[{position}].{name}.topk: {topk} is read as {kept}, because "
+                        f"the model has {classes} classes"
+                    )
+    post_process = mapping_at(tree, "Infer.PostProcess")
+    topk = post_process.get("topk")
+    if isinstance(topk, int) and topk > classes and "Infer.PostProcess.topk" not in typed:
+        post_process["topk"] = classes
+        yield (
+            f"warning: Infer.PostProcess.topk: {topk} is read as {classes}, because the model has {classes} "
+            "classes"
+        )
 
 
 def _translate_settings(settings: Tree) -> None:

@@ -62,6 +62,15 @@ _ADVICE = {
         "write DataLoader.Train.dataset.image_root (ppcls train: --data FOLDER)",
     ),
     **dict.fromkeys(("optim", "optimizer", "opt"), "write Optimizer.name"),
+    "inference_model_dir": "remove it; `ppcls infer --model FOLDER IMAGES` predicts with an exported model",
+    **dict.fromkeys(
+        ("use_wandb", "wandb", "use_tensorboard", "tensorboard", "use_mlflow", "mlflow"),
+        "write Global.loggers, such as -o Global.loggers=[tensorboard]",
+    ),
+    "profiler_options": "remove it, and use `ppcls train --profile 10:20`",
+    **dict.fromkeys(
+        ("use_xpu", "use_npu", "use_mlu"), "remove it; only GPUs of NVIDIA and CPUs are supported"
+    ),
     "train_mode": "DataLoader.Train.input_size with the name Progressive changes the image size",
 }
 
@@ -69,6 +78,8 @@ _ADVICE = {
 _VALUES: dict[str, dict[str, str]] = {
     "Global.device": {
         r"(cuda|gpu)(:\d+)?|\d+": "use gpu; CUDA_VISIBLE_DEVICES in front of the command chooses a GPU",
+        r"(npu|xpu|mlu|mps|gcu|ascend|iluvatar_gpu)(:\d+)?": "only GPUs of NVIDIA and CPUs are supported",
+        r"\[.*\]": "use gpu; `ppcls launch --gpus=0,1 train FOLDER` starts one process per GPU",
         "": "use auto",
     },
     "AMP.dtype": {"fp16|half|float": "use float16", "bf16|bfloat": "use bfloat16"},

@@ -8,6 +8,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
-    from ppcls.cli.train import train
+    from ppcls.cli.main import run_command
 
-    sys.exit(train(sys.argv[1:]))
+    sys.exit(run_command("train", sys.argv[1:]))

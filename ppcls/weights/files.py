@@ -24,6 +24,7 @@ from ppcls.runtime.host_memory import HostMemory
 from ppcls.weights.download import download, is_web_page, verify_download
 from ppcls.weights.hub import PREFIX, fetch_from_hub
 from ppcls.weights.manifest import verify
+from ppcls.weights.near_paths import suggest_checkpoint
 from ppcls.weights.paddleclas_names import fit_layout, translate
 from ppcls.weights.pickled import unpickle
 from ppcls.weights.positions import resize_positions
@@ -262,11 +263,13 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
             similar = suggest(str(path), list(ZOO)) if path.parent == Path() else ""
             raise UserError(
                 f"{path}: no weights found; expected a checkpoint folder, a .safetensors, .pdparams or .pth "
-                f"file, or the name of an architecture{similar}"
+                f"file, or the name of an architecture{similar or suggest_checkpoint(path, WEIGHTS)}"
             )
         path = file
     if not path.exists() and (hint := missing_weights_hint(path)) is not None:
         raise UserError(f"{path}: file not found: {hint}; or set `pretrained` to another file")
+    if not path.exists() and (near := suggest_checkpoint(path, WEIGHTS)):
+        raise UserError(f"{path}: no such file{near}")
     if path.parent in weights_folders() and (url := weights_url(path.name)) is not None:
         download(path, url, read_pdparams, retry=retry)
         verify_download(path)

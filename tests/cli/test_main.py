@@ -18,7 +18,21 @@ from ppcls.cli.main import main
 def test_command_is_the_function_of_its_script(name: str) -> None:
     path, function = module._COMMANDS[name][0].split(":")
     assert callable(getattr(importlib.import_module(path), function))
-    assert f"from {path} import {function}\n" in (ROOT / "tools" / f"{name}.py").read_text()
+    assert f'run_command("{name}", sys.argv[1:])' in (ROOT / "tools" / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "script", ["tools/train.py", "tools/export_model.py", "tools/runs.py", "ppcls/train.py", "ppcls/static/train.py"]
+)
+def test_script_in_another_python_explains_missing_packages(script: str) -> None:
+    run = subprocess.run(  # without site-packages
+        [sys.executable, "-S", str(ROOT / script), "-c", "quickstart"], capture_output=True, text=True
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: the Python package ")
+    assert len(run.stderr.splitlines()) == 1
+    if (ROOT / ".venv" / "bin" / "activate").is_file():
+        assert f"; first run `source {ROOT}/.venv/bin/activate`" in run.stderr
 
 
 def test_script_of_the_package_is_main() -> None:
@@ -54,6 +68,13 @@ def test_help_lists_all_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["classify", "val", "model=x"], "unknown command 'classify'; did you mean 'eval'?"),
         (["task=classify", "mode=predict"], "unknown command 'task=classify'; did you mean 'infer'?"),
         (["model=x", "mode=train"], "unknown command 'model=x'; did you mean 'train'?"),
+        (["yolo", "classify", "train", "data=x"], "unknown command 'yolo'; did you mean 'train'?"),
+        (["yolo", "val", "model=x"], "unknown command 'yolo'; did you mean 'eval'?"),
+        (["yolo", "task=classify", "mode=export"], "unknown command 'yolo'; did you mean 'export'?"),
+        (["settings"], "unknown command 'settings'; did you mean 'doctor'?"),
+        (["resume", "x"], "unknown command 'resume'; `ppcls train --resume RUN` continues a run"),
+        (["deploy"], "unknown command 'deploy'; `ppcls serve --model RUN` serves a model; "),
+        (["-v"], "-v: expected a command first; ppcls version prints the version"),
         (["checks"], "unknown command 'checks'; did you mean 'doctor'?"),
         (["gradio"], "unknown command 'gradio'; did you mean 'serve'?"),
         (["models", "show", "ResNet18"], "unknown command 'show'; did you mean 'list'?"),

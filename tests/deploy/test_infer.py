@@ -221,6 +221,10 @@ def test_infer_image_with_too_many_pixels_is_bad(
         ([], "nothing to predict: pass images or folders (before any -o), or set Infer.infer_imgs"),
         (["gone.jpg"], "gone.jpg: no such file or folder"),
         (
+            ["-o", "Infer.infer_imgs=gone.jpg"],
+            "Infer.infer_imgs: gone.jpg: no such file or folder; name images in the command, or set this key",
+        ),
+        (
             ["https://x.org/a.jpg"],
             "https://x.org/a.jpg: addresses are not downloaded; download the image first",
         ),

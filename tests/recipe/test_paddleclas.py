@@ -20,7 +20,7 @@ from ppcls.engine.core.networks import build_network
 from ppcls.loss.learned import CenterLoss
 from ppcls.metric.single_label import TopkAcc
 from ppcls.optimizer.schedules import Piecewise
-from ppcls.postprocess.methods import MultiLabelThreshOutput, ThreshOutput
+from ppcls.postprocess.methods import MultiLabelThreshOutput, ThreshOutput, Topk
 from ppcls.recipe.compat import config_warnings
 from ppcls.recipe.load import dump_config, load_config
 
@@ -49,6 +49,41 @@ def test_file_of_pulc_loads_with_its_meaning() -> None:
     assert config.Infer is not None
     assert config.Infer.PostProcess == ThreshOutput(threshold=0.9, label_0="nobody", label_1="someone")
     assert any("infer_add_softmax has no effect" in line for line in config_warnings(config))
+
+
+def test_topk_above_a_smaller_number_of_classes_is_reduced_with_a_warning() -> None:
+    tree = plain(LCNET)
+    tree["Arch"]["class_num"] = 3
+    tree["Metric"] = {split: [{"TopkAcc": {"topk": [1, 5]}}] for split in ("Train", "Eval")}
+    tree["Infer"]["PostProcess"] = {"name": "Topk", "topk": 5}
+    config = load_config(tree)
+    assert [metric.topk for metric in config.Metric.Eval] == [(1,)]  # type: ignore[union-attr, attr-defined]
+    assert config.Infer is not None
+    assert config.Infer.PostProcess == Topk(topk=3)
+    assert [note for note in config.notes if "is read as" in note] == [
+        "warning: Metric.Train[0].TopkAcc.topk: [1, 5] is read as [1], because the model has 3 classes",
+        "warning: Metric.Eval[0].TopkAcc.topk: [1, 5] is read as [1], because the model has 3 classes",
+        "warning: Infer.PostProcess.topk: 5 is read as 3, because the model has 3 classes",
+    ]
+
+
+def test_topk_of_the_command_and_of_other_files_is_not_reduced() -> None:
+    tree = plain(LCNET)
+    tree["Arch"]["class_num"] = 3
+    tree["Metric"] = {"Eval": [{"TopkAcc": {"topk": [1, 2]}}]}
+    tree["Infer"]["PostProcess"] = {"name": "Topk", "topk": 2}
+    with pytest.raises(ConfigError, match=r"topk: expected at most Arch\.class_num \(3\), got 5"):
+        load_config(tree, {"Metric.Eval.0.TopkAcc.topk": [1, 5]})
+    del tree["Global"]["save_inference_dir"]
+    tree["Infer"]["PostProcess"]["topk"] = 5
+    with pytest.raises(ConfigError, match="expected at most 3, the number of classes, got 5"):
+        load_config(tree)
+
+
+def test_config_for_an_exported_model_is_explained() -> None:
+    tree = {"Global": {"inference_model_dir": "x"}, "PreProcess": {}, "PostProcess": {}}
+    with pytest.raises(ConfigError, match="PreProcess: this file is for .*; `ppcls infer --model FOLDER"):
+        load_config(tree)
 
 
 def test_threshold_without_two_classes_is_an_error() -> None:

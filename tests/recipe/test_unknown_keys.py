@@ -38,6 +38,22 @@ def test_a_key_at_a_wrong_place_is_explained(key: str, section: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("Global.inference_model_dir=x", "; remove it; `ppcls infer --model FOLDER IMAGES` predicts with"),
+        ("Global.use_wandb=True", "; write Global.loggers, such as -o Global.loggers=[tensorboard]"),
+        ("Global.profiler_options=x", "; remove it, and use `ppcls train --profile 10:20`"),
+        ("Global.use_xpu=True", "; remove it; only GPUs of NVIDIA and CPUs are supported"),
+        ("Global.device=npu:0", "; only GPUs of NVIDIA and CPUs are supported"),
+        ("Global.device=[0,1]", "; use gpu; `ppcls launch --gpus=0,1 train FOLDER` starts one process per"),
+    ],
+)
+def test_what_no_key_replaces_is_explained(override: str, advice: str) -> None:
+    (problem,) = problems(override)
+    assert advice in problem
+
+
+@pytest.mark.parametrize(
     ("override", "place"),
     [
         (

@@ -20,6 +20,7 @@ from ppcls.postprocess.guesses import check_argument_names
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _TRANSLATED = re.compile(r"<(?P<table>[a-z_]+):(?P<default>[^<>]*)>")
 _VALUE = re.compile(r"<(?P<default>[^<>]*)>")
+_ONE_MINUS = "one_minus"  # instead of a table: 1 minus the user's value
 _ON = ("true", "yes", "on")
 _OFF = ("false", "no", "off", "none")
 # An option such as --grad-accum in a sentence, but not in a command in backticks, nor within a word.
@@ -158,6 +159,9 @@ def _read_hint(template: str, values: Sequence[str]) -> Hint:
     tables = read_table(_FILE)["values"]
 
     def translate(found: re.Match[str]) -> str:
+        if found["table"] == _ONE_MINUS:
+            share = next((float(value) for value in values if _is_number(value)), None)
+            return found["default"] if share is None else f"{1 - share:.6g}"
         table = tables[found["table"]]
         known = next((value for value in _spellings(values) if value in table), "other" if values else "")
         return str(table.get(known, found["default"]))
@@ -255,4 +259,5 @@ def _rename(text: str) -> str:
         name = found[1].replace("-", "_")
         return f"{name}=True" if name in _SWITCHES and text[found.end() :][:1] not in ("=", ":") else name
 
-    return _OPTION.sub(rename, text.replace("-o Global.checkpoints=auto", "resume=True"))
+    text = text.replace("-o Global.checkpoints=auto", "resume=True").replace(" with -o,", ",")
+    return _OPTION.sub(rename, text)

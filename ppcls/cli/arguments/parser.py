@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # The messages of argparse about a missing model, of commands with one or two ways to name it.
 _REQUIRED_MODEL = re.compile(r"one of the arguments -c/--config (--from/)?--model is required")
+_TYPING_ERROR = 0.8  # smallest similarity of a name with a typing error to the right name, from 0 to 1
 _MAX_LISTED = 12  # options that an error message lists
 _REQUIRED = ("one of the arguments ", "the following arguments are required: ")
 _OF_OPTION = re.compile(r"argument (?P<names>-[^:]*): (?P<problem>.*)", re.DOTALL)
@@ -223,8 +224,11 @@ class CommandParser(argparse.ArgumentParser):
             return f"; {self._without_typed(hint).in_command()}"
         # The dashes, which all names have, would make short names similar.
         names = {known.lstrip("-"): known for known in (*self._options, "--help") if known.startswith("--")}
+        if name.startswith("no-") and name[3:] in names:
+            return f"; leave out --{name[3:]}"
         near = [known for known in names if known.startswith(name) or name in known.split("-")]
-        near += difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+        # Only names that a typing error explains: --trt is not --trust, and --pid-file is not --api-key-file.
+        near += difflib.get_close_matches(name, names, n=1, cutoff=_TYPING_ERROR)
         if not near and len(names) > _MAX_LISTED:
             return ""
         return suggest(f"--{name}", [names[each] for each in near or names])

@@ -52,6 +52,7 @@ from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError, counted
 from ppcls.files import new_folder, print_error, write_text
 from ppcls.runtime.hardware import usable_cores
+from ppcls.runtime.home import writable_home
 from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record
 from ppcls.zoo import ZOO
@@ -243,7 +244,7 @@ def export_model(
     except OSError as error:
         raise UserError(
             f"{folder}: cannot write the inference model: {error.strerror or error}; "
-            "set Global.save_inference_dir"
+            "choose another folder with --output (Global.save_inference_dir)"
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(files, description, difference, quantized, reason)
@@ -411,7 +412,7 @@ def save_program(model: nn.Layer, description: ModelDescription, stem: Path) -> 
     tensor = description.Input
     shape = [None if side == -1 else side for side in tensor.shape]
     spec = paddle.static.InputSpec(shape, tensor.dtype, name=tensor.name)
-    with capture_native_output():
+    with capture_native_output(), writable_home(stem.parent):
         static = paddle.jit.to_static(model, input_spec=[spec], full_graph=True)
         paddle.jit.save(static, str(stem))
     _check_disk(stem.parent)

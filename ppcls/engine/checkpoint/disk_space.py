@@ -36,10 +36,15 @@ def describe_disk_space(
     if free >= count * size:
         return []
     return [
-        f"warning: {output_dir}: {free / 1e9:.1f} GB are free, but up to {counted(count, 'checkpoint')} of "
-        f"{size / 1e9:.1f} GB will be kept; free some space, or increase Global.save_interval (now "
+        f"warning: {output_dir}: {_show(free)} are free, but up to {counted(count, 'checkpoint')} of "
+        f"{_show(size)} will be kept; free some space, or increase Global.save_interval (now "
         f"{settings.save_interval})"
     ]
+
+
+def _show(size: int) -> str:
+    """Returns a number of bytes for a message."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _checkpoint_size(state: TrainState) -> int:

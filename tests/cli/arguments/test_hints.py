@@ -151,7 +151,9 @@ def translated_values(command: str) -> list[tuple[str, str]]:
         for names, template in TABLE[command].items()
         if (match := hints._TRANSLATED.search(template)) and "=" not in names
     ]
-    return [(name, value) for name, table in found for value in TABLE["values"][table]]
+    return [
+        (name, value) for name, table in found for value in (TABLE["values"] | {"one_minus": ["0.1"]})[table]
+    ]
 
 
 @pytest.mark.parametrize("command", [name for name in TABLE if name not in ("train", "values")])
@@ -270,6 +272,13 @@ def test_names_are_unique() -> None:
             "argument --device: expected auto, gpu or cpu, got '0'; use gpu; CUDA_VISIBLE_DEVICES=0 ",
         ),
         (["PICTURES", "--device", "cuda:1"], "CUDA_VISIBLE_DEVICES=1"),
+        (["PICTURES", "--bn-momentum", "0.1"], "; use -o Arch.batch_norm_momentum=0.9: in Paddle, the weight"),
+        (["PICTURES", "--bn-momentum=0.01"], "; use -o Arch.batch_norm_momentum=0.99: in Paddle, the weight"),
+        (["PICTURES", "--grad-checkpointing"], "; use -o Global.recompute=True\n"),
+        (["PICTURES", "-p", "100"], "; use -o Global.print_batch_step=100\n"),
+        (["PICTURES", "-p", "batch_range=[10,20]"], "; use --profile 10:20\n"),
+        (["PICTURES", "--no-patience"], "; leave out --patience\n"),
+        (["PICTURES", "--val-split", "validation"], "; a data folder with subfolders train and val is used"),
         (["PICTURES", "--num-epochs", "0"], "; use --epochs 20\n"),
         (["PICTURES", "--val", "x"], "; the run is evaluated after each epoch by default"),
         (["PICTURES", "--lr0=1", "--fp16"], "\n  --lr0=1: use --lr 1\n  --fp16: use --amp O1\n"),
@@ -318,6 +327,38 @@ def test_hint_of_other_commands(
     with pytest.raises(SystemExit):
         COMMANDS[command]([str(run) if word == "RUN" else word for word in words])
     assert hint.replace("RUN", str(run)) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "wrong"),
+    [
+        ("export --model x", "--trt", "--trust"),
+        ("export --model x", "--overwrite", "--override"),
+        ("serve --model x", "--pid-file x", "--api-key-file"),
+        ("serve --model x", "--log-config x", "use --config"),
+        ("serve --model x", "--no-access-log", "did you mean '--access-log'"),
+        ("serve --model x", "--reload", "--access-log"),
+        ("serve --model x", "--files x", "--api-key-file"),
+        ("infer --model x", "--output-type prob", "did you mean '--output'"),
+        ("infer --model x", "--num-classes 3", "--out"),
+    ],
+)
+def test_a_similar_name_with_another_meaning_is_not_suggested(
+    command: str, option: str, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *words = command.split()
+    with pytest.raises(SystemExit):
+        COMMANDS[name].parse([*words, *option.split()])
+    assert wrong not in capsys.readouterr().err.splitlines()[0].partition("; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("typed", "right"), [("--epcohs", "--epochs"), ("--bacth-size", "--batch-size"), ("--modle", "--model")]
+)
+def test_typing_errors_are_recognized(typed: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.parse(["pictures", typed, "3"])
+    assert f"did you mean '{right}'" in capsys.readouterr().err
 
 
 def test_choices_are_accepted_in_any_case() -> None:

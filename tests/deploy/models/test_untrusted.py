@@ -262,10 +262,17 @@ def test_evaluation_needs_trust_or_data(
     assert evaluate(["--model", str(with_paths), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
     assert (
-        "the data sets that the config of a model names are not read. Set DataLoader.Eval.dataset." in error
+        "the data sets that the config of a model names are not read. Set DataLoader.Eval.dataset.image_root "
+        "with --data FOLDER, and DataLoader.Eval.dataset.cls_label_path with -o, or, if you trust" in error
     )
     assert "--trust" in error
     assert no_access == []
+    # With --data, only the list is missing, and --data is not suggested again.
+    assert evaluate(["--model", str(with_paths), "--device", "cpu", "--data", "pictures"]) == 2
+    assert "not read. Set DataLoader.Eval.dataset.cls_label_path with -o, or, if" in capsys.readouterr().err
+    assert no_access == []
+    with pytest.raises(UserError, match=r"cls_label_path, or, if you trust .*, use trust=True$"):
+        Classifier(with_paths, device="cpu").evaluate("pictures")
     victim = with_paths.parent / "victim"
     own = ["--data", str(victim), "-o", f"DataLoader.Eval.dataset.cls_label_path={victim / 'list.txt'}"]
     assert evaluate(["--model", str(with_paths), "--device", "cpu", *own]) == 0
