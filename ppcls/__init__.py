@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import zlib  # noqa: F401 - must precede Paddle 2.6, whose own copy of zlib makes a later import crash
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ppcls.version import __version__
+
+# ONNX Runtime 1.31 writes a device id and events to ~/.cache/Microsoft when it is imported, which is before
+# `onnxruntime.disable_telemetry_events` can be called, and warns if the home folder is read-only.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from ppcls.api import RunHook, build_loader, build_state, evaluate, fit, load_config

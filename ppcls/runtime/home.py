@@ -19,7 +19,7 @@ def writable_home(folder: Path) -> Iterator[None]:
     Args:
         folder: Folder that exists and is writable. The other home is a temporary folder in it.
     """
-    if _is_writable(Path(os.path.expanduser("~")) / ".cache" / "paddle" / "to_static_tmp"):
+    if unwritable_cache() is None:
         yield
         return
     before = os.environ.get("HOME")
@@ -32,6 +32,12 @@ def writable_home(folder: Path) -> Iterator[None]:
                 del os.environ["HOME"]
             else:
                 os.environ["HOME"] = before
+
+
+def unwritable_cache() -> Path | None:
+    """Returns the folder in which Paddle writes while it compiles a model, or None if it is writable."""
+    folder = Path(os.path.expanduser("~")) / ".cache" / "paddle" / "to_static_tmp"
+    return None if _is_writable(folder) else folder
 
 
 def _is_writable(folder: Path) -> bool:

@@ -94,6 +94,16 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
         compiling.compile_model(nn.Linear(1, 1), config.Arch, config.AMP, Runtime())
 
 
+def test_compilation_without_a_writable_home_is_explained(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    config = make_config("x", Global__to_static=True)
+    with pytest.raises(UserError, match="set the environment variable HOME to a folder"):
+        compiling.compile_model(nn.Linear(1, 1), config.Arch, config.AMP, Runtime())
+
+
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.usefixtures("old_paddle")
 def test_choose_step_captures_graph_on_gpu(make_config: Callable[..., Config], world: int) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import yaml
+from paths import ROOT
 
 from ppcls.deploy.models import engine
 from ppcls.deploy.models.description import read_description
@@ -172,3 +176,19 @@ def test_onnx_model_that_tensorrt_cannot_run_is_an_error(tmp_path: Path) -> None
     np.testing.assert_array_equal(on_cpu.run(np.array([[-1, 0, 2]])), [[0, 0, 2]])
     with pytest.raises(UserError, match="cannot load TensorRT, and would use CPU instead"):
         OnnxModel(file, description, "tensorrt", 1)
+
+
+@pytest.mark.parametrize("program", ["import ppcls.deploy.models.onnx", "PREDICT"])
+def test_onnx_runtime_writes_nothing_into_the_home_folder(program: str, tmp_path: Path) -> None:
+    predict = ROOT / "ppcls" / "deploy" / "bundle" / "programs" / "python" / "predict.py"
+    code = program.replace("PREDICT", f"import runpy; runpy.run_path({str(predict)!r}, run_name='program')")
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    assert not (tmp_path / ".cache" / "Microsoft").exists()

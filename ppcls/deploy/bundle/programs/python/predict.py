@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from PIL import Image, ImageOps
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # must precede the import, which writes a device id
+
+import onnxruntime  # noqa: E402
 
 BUNDLE = Path(__file__).resolve().parents[2]
 STAGES = ("decoding", "resizing", "network", "post-processing")
