@@ -75,7 +75,7 @@ class Classifier(ExplainsGuesses):
         ),
         "to cuda cpu device": "use Classifier(MODEL, device='gpu')",
         "half float16 fp16 quantize int8": (
-            "`ppcls export --precision float16` or int8 writes a smaller model, which Classifier(FOLDER) reads"
+            "`ppcls export --precision float16` or int8 writes a smaller model for Classifier(FOLDER)"
         ),
         "benchmark speed": "`ppcls models measure NAME --speed` measures an architecture",
         "history best plot results": "these are attributes of the run that train() returns",

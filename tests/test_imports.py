@@ -52,6 +52,7 @@ def test_only_runtime_and_the_weights_cache_read_the_environment() -> None:
         "ppcls/deploy/bundle/programs/python/predict.py",
         "ppcls/deploy/export/openvino.py",
         "ppcls/engine/trainer_status.py",
+        "ppcls/files/home.py",
         "ppcls/files/object_errors.py",
         "ppcls/serve/metrics.py",
         "ppcls/serve/workers.py",

@@ -424,8 +424,8 @@ def check_data(source: ConfigSource) -> None:
         options = ("--data FOLDER" if key.endswith(".image_root") else "-o" for key in keys)
         settings = ", and ".join(f"{key} with {option}" for key, option in zip(keys, options, strict=True))
         raise UserError(
-            f"{source.name}: the data sets that the config of a model names are not read. Set {settings}, or, "
-            f"if you trust the model, for example because you trained it, use {TRUST}"
+            f"{source.name}: the data sets that the config of a model names are not read. Set {settings}, "
+            f"or, if you trust the model, for example because you trained it, use {TRUST}"
         )
 
 

@@ -60,7 +60,8 @@ _ADVICE = {
         "`ppcls eval --model RUN --trust` evaluates a model; `ppcls doctor` checks the machine",
     ),
     **dict.fromkeys(("resume", "continue"), "`ppcls train --resume RUN` continues a run"),
-    "deploy": "`ppcls serve --model RUN` serves a model; `ppcls export --model RUN` writes it for other programs",
+    "deploy": "`ppcls serve --model RUN` serves a model; `ppcls export --model RUN` writes it for other "
+    "programs",
     "test": "`ppcls eval --model RUN --trust --data FOLDER` evaluates a model on labelled images; `ppcls "
     "infer --model RUN IMAGE` predicts",
     **dict.fromkeys(

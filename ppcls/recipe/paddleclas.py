@@ -10,14 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 from ppcls.config.base.tree import STUDENT, Tree, mapping_at, model_sections, node_at
+from ppcls.errors import counted
 
 # Sections that occur only in files that are not configs of a training run, with a description of the file.
 _OTHER_FILES = {
     "base_config_file": "this file configures a search, not a training run; use ppcls tune for a search",
     "ARCHITECTURE": "this file is for PaddleClas's former static engine, which PaddleClas no longer supports",
     "IndexProcess": "this file is for PaddleClas's retrieval system, not for a training run",
-    "PreProcess": "this file is for PaddleClas's deploy/python/predict_cls.py, not for a training run; `ppcls "
-    "infer --model FOLDER IMAGES` predicts with an exported model, and needs no config",
+    "PreProcess": "this file is for PaddleClas's deploy/python/predict_cls.py, not for a training run; "
+    "`ppcls infer --model FOLDER IMAGES` predicts with an exported model, and needs no config",
 }
 
 # classes of PA100K
@@ -145,15 +146,15 @@ def limit_topk(tree: Tree, typed: Collection[str]) -> Iterator[str]:
                     node["topk"] = kept
                     yield (
                         f"warning: Metric.{split}[{position}].{name}.topk: {topk} is read as {kept}, because "
-                        f"the model has {classes} classes"
+                        f"the model has {counted(classes, 'class')}"
                     )
     post_process = mapping_at(tree, "Infer.PostProcess")
     topk = post_process.get("topk")
     if isinstance(topk, int) and topk > classes and "Infer.PostProcess.topk" not in typed:
         post_process["topk"] = classes
         yield (
-            f"warning: Infer.PostProcess.topk: {topk} is read as {classes}, because the model has {classes} "
-            "classes"
+            f"warning: Infer.PostProcess.topk: {topk} is read as {classes}, because the model has "
+            f"{counted(classes, 'class')}"
         )
 
 

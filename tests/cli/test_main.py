@@ -22,7 +22,8 @@ def test_command_is_the_function_of_its_script(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["tools/train.py", "tools/export_model.py", "tools/runs.py", "ppcls/train.py", "ppcls/static/train.py"]
+    "script",
+    ["tools/train.py", "tools/export_model.py", "tools/runs.py", "ppcls/train.py", "ppcls/static/train.py"],
 )
 def test_script_in_another_python_explains_missing_packages(script: str) -> None:
     run = subprocess.run(  # without site-packages

@@ -82,7 +82,7 @@ def test_topk_of_the_command_and_of_other_files_is_not_reduced() -> None:
 
 def test_config_for_an_exported_model_is_explained() -> None:
     tree = {"Global": {"inference_model_dir": "x"}, "PreProcess": {}, "PostProcess": {}}
-    with pytest.raises(ConfigError, match="PreProcess: this file is for .*; `ppcls infer --model FOLDER"):
+    with pytest.raises(ConfigError, match=r"PreProcess: this file is for .*; `ppcls infer --model FOLDER"):
         load_config(tree)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ppcls.errors import UserError
-from ppcls.weights.files import WEIGHTS, fetch_weights
+from ppcls.weights.files import WEIGHTS, fetch_weights, read_weights
 
 
 @pytest.fixture
@@ -39,9 +39,8 @@ def test_paths_of_paddleclas_lead_to_the_checkpoint(output: Path, path: str) -> 
     assert str(raised.value).endswith(f"; did you mean {output / 'ResNet50' / 'best_model'}?")
 
 
-@pytest.mark.parametrize("path", ["ResNet50/latest", "other/epoch_1.pdparams", "ResNet18"])
+@pytest.mark.parametrize("path", ["ResNet50/latest", "other/epoch_1.pdparams"])
 def test_nothing_is_suggested_for_another_checkpoint(output: Path, path: str) -> None:
-    try:
-        fetch_weights(output / path)
-    except UserError as error:
-        assert "did you mean" not in str(error)
+    with pytest.raises(UserError) as raised:
+        read_weights(output / path)
+    assert "did you mean" not in str(raised.value)

@@ -51,8 +51,8 @@ from ppcls.engine.core.networks import Losses
 from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError, counted
 from ppcls.files import new_folder, print_error, write_text
+from ppcls.files.home import writable_home
 from ppcls.runtime.hardware import usable_cores
-from ppcls.runtime.home import writable_home
 from ppcls.runtime.start import Runtime
 from ppcls.weights.manifest import read_record
 from ppcls.zoo import ZOO

@@ -25,7 +25,7 @@ from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.layers.norm_act import expect_float16
 from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
-from ppcls.runtime.home import unwritable_cache
+from ppcls.files.home import unwritable_cache
 from ppcls.runtime.paddle_import import stop_cudnn_search
 from ppcls.runtime.start import Runtime
 
@@ -147,8 +147,8 @@ def compile_model(model: nn.Layer, arch: AnyArch, amp: AMP | None, runtime: Runt
     """
     if (cache := unwritable_cache()) is not None:
         raise UserError(
-            f"Global.to_static: Paddle writes the functions that it compiles in {cache}, which is not writable; "
-            "set the environment variable HOME to a folder that you may write to, or set "
+            f"Global.to_static: Paddle writes the functions that it compiles in {cache}, which is not "
+            "writable; set the environment variable HOME to a folder that you may write to, or set "
             "Global.to_static=False"
         )
     if runtime.device == "cpu" and amp is not None and amp.use_amp:

@@ -272,7 +272,10 @@ def test_names_are_unique() -> None:
             "argument --device: expected auto, gpu or cpu, got '0'; use gpu; CUDA_VISIBLE_DEVICES=0 ",
         ),
         (["PICTURES", "--device", "cuda:1"], "CUDA_VISIBLE_DEVICES=1"),
-        (["PICTURES", "--bn-momentum", "0.1"], "; use -o Arch.batch_norm_momentum=0.9: in Paddle, the weight"),
+        (
+            ["PICTURES", "--bn-momentum", "0.1"],
+            "; use -o Arch.batch_norm_momentum=0.9: in Paddle, the weight",
+        ),
         (["PICTURES", "--bn-momentum=0.01"], "; use -o Arch.batch_norm_momentum=0.99: in Paddle, the weight"),
         (["PICTURES", "--grad-checkpointing"], "; use -o Global.recompute=True\n"),
         (["PICTURES", "-p", "100"], "; use -o Global.print_batch_step=100\n"),

@@ -43,6 +43,8 @@ def test_free_space_is_compared_with_all_checkpoints(
     assert describe_disk_space(state, settings, output, 10) == []
     free = needed - 1
     (line,) = describe_disk_space(state, settings, output, 10)
-    assert line.startswith(f"warning: {output}: {free / 1e6:.1f} MB are free, but up to 10 checkpoints of {size / 1e6:.1f} MB")
+    assert line.startswith(
+        f"warning: {output}: {free / 1e6:.1f} MB are free, but up to 10 checkpoints of {size / 1e6:.1f} MB"
+    )
     assert "increase Global.save_interval (now 2)" in line
     assert describe_disk_space(state, settings, output, 8) == []

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # must precede the import, which writes a device id
 
-import onnxruntime  # noqa: E402
+import onnxruntime
 
 BUNDLE = Path(__file__).resolve().parents[2]
 STAGES = ("decoding", "resizing", "network", "post-processing")

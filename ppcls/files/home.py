@@ -36,13 +36,15 @@ def writable_home(folder: Path) -> Iterator[None]:
 
 def unwritable_cache() -> Path | None:
     """Returns the folder in which Paddle writes while it compiles a model, or None if it is writable."""
-    folder = Path(os.path.expanduser("~")) / ".cache" / "paddle" / "to_static_tmp"
+    try:
+        home = Path.home()
+    except RuntimeError:  # the user has no home folder, and HOME is not set
+        return Path("~/.cache/paddle")
+    folder = home / ".cache" / "paddle" / "to_static_tmp"
     return None if _is_writable(folder) else folder
 
 
 def _is_writable(folder: Path) -> bool:
     """Returns whether files can be written in a folder, or the folder can be created."""
-    if not folder.is_absolute():  # the user has no home folder, and HOME is not set
-        return False
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.runtime.home import writable_home
+from ppcls.files.home import writable_home
 
 
 @pytest.mark.parametrize("home", ["missing", "file/home", None])
@@ -43,7 +43,7 @@ def test_a_model_is_saved_without_a_home(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import paddle
-from ppcls.runtime.home import writable_home
+from ppcls.files.home import writable_home
 
 class Model(paddle.nn.Layer):
     def __init__(self):
