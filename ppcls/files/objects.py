@@ -43,7 +43,11 @@ _ACTS = {
 _PERMANENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportError)
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
 # s3fs opens 10 connections by default, which is too few for threads that read ahead.
-_S3_OPTIONS = {"config_kwargs": {"max_pool_connections": 64}}
+# gcsfs ignores http_proxy and https_proxy by default.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"max_pool_connections": 64}},
+    "gs": {"session_kwargs": {"trust_env": True}},
+}
 _Result = TypeVar("_Result")
 
 
@@ -251,8 +255,9 @@ class Objects:
         import fsspec  # type: ignore[import-untyped]
 
         silence_libraries()
-        options: dict[str, Any] = dict(_S3_OPTIONS) if self.url.startswith("s3") else {}
-        options |= {"skip_instance_cache": True, "use_listings_cache": False}
+        options = {"skip_instance_cache": True, "use_listings_cache": False} | _OPTIONS.get(
+            kind_of(self.url), {}
+        )
         system, root = fsspec.url_to_fs(self.url, **options)
         self._root = root.rstrip("/")
         return system

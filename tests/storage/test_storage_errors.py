@@ -259,6 +259,23 @@ def test_upload_that_is_no_longer_permitted_ends_with_the_code_for_users(
     assert caught.value.code == 2
 
 
+@pytest.mark.parametrize("kind", ["s3", "azure", "google"])
+def test_proxies_of_the_environment_are_used(
+    clouds: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host of the storage has no address, so that only the proxy can have sent the answer."""
+    cloud = clouds(kind)
+    answering(
+        cloud, ANSWERS[{"s3": "s3-denied", "azure": "azure-denied", "google": "google-denied"}[kind]][1]
+    )
+    monkeypatch.setenv("http_proxy", cloud.proxy.url)
+    for name in ("AWS_ENDPOINT_URL", "AZURE_STORAGE_CONNECTION_STRING", "STORAGE_EMULATOR_HOST"):
+        if name in os.environ:
+            setting = os.environ[name].replace(cloud.proxy.url, "http://storage.invalid")
+            monkeypatch.setenv(name, setting)
+    assert "not permitted" in str(failure("read", cloud.url, tmp_path))
+
+
 def set_credentials(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
     """Removes all credentials from the environment, and sets the variables."""
     for name in list(os.environ):
