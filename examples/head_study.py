@@ -1,6 +1,6 @@
 """Compares a linear head with fine-tuning on small data sets, for docs/own-data.md.
 
-    python examples/head_study.py run output/head-study      # trains; about half an hour on two cores
+    python examples/head_study.py run output/head-study      # trains; more than an hour on two cores
     python examples/head_study.py report output/head-study   # prints the table and draws head-study.svg
 
 The data sets are those of finetune_study.py, with EfficientNet-Lite0 and 64×64 pixels: photographs of 16
@@ -81,7 +81,8 @@ def report(folder: Path) -> None:
     results = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     print("| data | setting | runs | last top-1 | duration |\n| --- | --- | --- | --- | --- |")
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "head-study", "font.size": 9}
-    figure, axes = plt.subplots(1, len(DATA), figsize=(9, 3), layout="constrained", sharey=True)
+    figure = plt.figure(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots(1, len(DATA), sharey=True, squeeze=False)[0]
     for place, data in zip(axes, DATA, strict=True):
         for number, setting in enumerate(SETTINGS):
             curves = [each["curve"] for each in results if (each["data"], each["setting"]) == (data, setting)]

@@ -182,6 +182,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config.write_text(re.sub(r"^  epochs: \d+$", "  epochs: 1", config.read_text(), flags=re.MULTILINE))
     study = folder / "examples" / "finetune_study.py"
     study.write_text(study.read_text().replace("EPOCHS = 20", "EPOCHS = 1\nSETTINGS = SETTINGS[:1]"))
+    study = folder / "examples" / "head_study.py"
+    shorter = 'SETTINGS = {"head": SETTINGS["head"]}\nDATA = {"digits": DATA["digits"]}\nSEEDS = (1,)\n'
+    study.write_text(study.read_text().replace("SEEDS = (1, 2)\n", shorter))
     for path in [*ROOT.glob("requirements*.txt"), ROOT / "pyproject.toml", ROOT / "Makefile"]:
         shutil.copy(path, folder)
     for name in ("docs", ".ci"):
