@@ -253,6 +253,11 @@ def calibrate(options: CalibrateOptions) -> None:
     from ppcls.config.base.overrides import Override
     from ppcls.storage.models import model_path
 
+    if is_url(options.model):
+        raise UserError(
+            f"{options.model}: expected a model on this machine, because its temperature is written to a "
+            "file of the model; copy the run to a folder first"
+        )
     checkpoint = need_checkpoint(model_path(options.model), trust=options.trust)
     source = read_checkpoint_config(model_path(options.model), trust=options.trust)
     part = node_at(source.tree, _PART)

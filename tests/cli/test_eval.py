@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ppcls.cli.eval import _report_part
+from ppcls.cli.eval import _report_part, calibrate
 from ppcls.config.base.overrides import Override
 from ppcls.recipe.load import ConfigSource
 
@@ -42,3 +42,9 @@ def test_note_says_which_part_of_a_named_folder_is_evaluated(
     printed = capsys.readouterr().err
     assert note in printed
     assert bool(note) == bool(printed)
+
+
+def test_calibrated_model_is_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """The temperature would be written to a copy, and lost."""
+    assert calibrate(["--model", "s3://bucket/run"]) == 2
+    assert "s3://bucket/run: expected a model on this machine" in capsys.readouterr().err
