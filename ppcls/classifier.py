@@ -102,6 +102,7 @@ class Classifier(ExplainsGuesses):
         "onnx torchscript engine": "use export('onnx')",
         "verbose show stream progress": "leave it out",
         "imgsz img_size image_size size": "the size is that of the model; train(image_size=224) sets it",
+        "trust": "use Classifier(FOLDER, trust=True)",
         "half int8 quantize dynamic opset simplify": "`ppcls export` has more formats and precisions",
     }
 

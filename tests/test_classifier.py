@@ -514,6 +514,18 @@ def test_unknown_names_are_suggested(pictures: Path) -> None:
         Classifier("ResNet5")
     with pytest.raises(UserError, match="unknown option 'epohcs'; did you mean 'epochs'"):
         Classifier("ResNet18").train(pictures, epohcs=3)
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'load'; it has Classifier, .*: Classifier\(FOLDER\)"
+    ):
+        ppcls.load("runs/pets")
+    with pytest.raises(TypeError, match=r"argument 'trust'; use Classifier\(FOLDER, trust=True\)"):
+        Classifier("ResNet18").evaluate(trust=True)  # type: ignore[call-arg]
+    (pictures / "cats" / "bad.png").write_bytes(b"")
+    try:
+        with pytest.raises(UserError, match=r"or skip them with on_error='skip' \("):
+            Classifier("ResNet18").train(pictures, epochs=1, output=pictures.with_name("never"), workers=0)
+    finally:
+        (pictures / "cats" / "bad.png").unlink()
 
 
 def test_missing_image_is_a_user_error(trained: tuple[Classifier, TrainingRun], tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
         run.check_output()
     except SignalExit as caught:
         failure = stopped = caught
-        run.log(f"update {state.update}: {stopped}")
+        run.log(f"update {state.update}: {stopped}; the state of the run is in {output_dir}")
     except BaseException as error:
         failure = error
         if runtime.is_main:

@@ -49,7 +49,10 @@ def test_unread_output_does_not_stop_training(
             process.kill()
     verify(tmp_path / "run" / "latest")
     log = (tmp_path / "run" / "train.log").read_text()
-    assert "stopped by SIGTERM" in log
+    assert (
+        "stopped by SIGTERM; resume with --resume (Global.checkpoints=auto); the state of the run is in "
+        in log
+    )
     assert os.read(reader, 4096).startswith(b"Paddle ")
     os.close(reader)
 

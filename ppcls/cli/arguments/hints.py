@@ -260,4 +260,4 @@ def _rename(text: str) -> str:
         return f"{name}=True" if name in _SWITCHES and text[found.end() :][:1] not in ("=", ":") else name
 
     text = text.replace("-o Global.checkpoints=auto", "resume=True").replace(" with -o,", ",")
-    return _OPTION.sub(rename, text)
+    return _OPTION.sub(rename, text.replace("--on-error skip", "on_error='skip'"))
