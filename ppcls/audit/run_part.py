@@ -161,6 +161,8 @@ class RunAudit:
         """Returns a sentence about the check of labels, and its findings by kind."""
         if self.checker is None:
             return "Labels were not checked, because the model has no features of images.", {}
+        if seconds < _LEAST_SECONDS:
+            return "Labels were not checked, because the time did not suffice.", {}
         readable = np.flatnonzero(np.isfinite(pictures.copies).all(axis=1))
         images = ImageSet(chosen.select(readable), pictures.copies[readable], len(pictures.classes))
         known = self.checker(images, seconds, lock)

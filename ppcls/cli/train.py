@@ -428,6 +428,11 @@ def train(options: TrainOptions) -> None:
         output_dir = create_output_dir(checked_output_dir(config.Global, config.used_splits))
         tree = config.model_dump(mode="json")
         measure_curve(tree, config.DataLoader, config.class_count(training=True), output_dir, _report)
+    if options.head:  # takes so little time that the present load of the cores matters
+        from ppcls.runtime.paddle_import import choose_threads
+
+        settings = config.Global.model_copy(update={"cpu_threads": choose_threads(config.Global.cpu_threads)})
+        config = config.model_copy(update={"Global": settings})
     from ppcls import api
 
     api.fit(config, profiled=profiled, own_process=True)

@@ -18,6 +18,7 @@ from ppcls.deploy.models.source import find_source
 from ppcls.engine.autotune.autotune import choose_cpu_kernels
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
+from ppcls.runtime.paddle_import import choose_threads
 from ppcls.runtime.start import start
 
 _BATCH = 32
@@ -82,7 +83,8 @@ def compute_image_features(
     Raises:
         UserError: The weights can't be read, or the model has no features.
     """
-    runtime = start(model.config.Global)
+    threads = choose_threads(model.config.Global.cpu_threads)
+    runtime = start(model.config.Global.model_copy(update={"cpu_threads": threads}))
     from ppcls.arch.fuse import fuse
     from ppcls.deploy.models.trained import load_network
     from ppcls.engine.core.precision import build_precision

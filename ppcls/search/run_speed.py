@@ -22,19 +22,18 @@ import numpy as np
 from ppcls.data.loaders.batch import Batch, endless
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.evaluation.evaluate import Evaluator
-from ppcls.engine.head.expectation import ENOUGH_UPDATES
+from ppcls.engine.head.expectation import ENOUGH_UPDATES, FIT_ROWS, FIT_SECONDS
 from ppcls.engine.head.features import FeatureModel
 from ppcls.engine.head.solve import HeadSamples, fit_head
 from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.loop import Run
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime
-from ppcls.search.time_plan import FIT_ROWS, Measured
+from ppcls.search.time_plan import Measured
 
 _SHARE = 0.06  # of the time, for the updates, and as much for the evaluation
 _MOST_SECONDS = 20.0
 _HURRIED_SHARE = 0.4  # of the time, after which nothing more is measured
-_FIT_SECONDS = 0.25  # processor time of the fit that is measured otherwise, on a core of a server
 _MOST_SHARE = 0.9  # of the time, for the start
 _TRAINING = 2.5  # duration of training per image, compared with computing features; 3 is usual
 _MOST_BATCHES = 8  # of an evaluation
@@ -77,7 +76,7 @@ def measure_speed(build: Callable[[], Run], classes: int, seconds: float, smalle
         hurried = clock.age > _HURRIED_SHARE * seconds
         fit = 0.0
         if width is not None:
-            fit = _FIT_SECONDS * clock.slowdown if hurried else _time_fit(width, classes)
+            fit = FIT_SECONDS * clock.slowdown if hurried else _time_fit(width, classes)
         updates = run.state.updates_per_epoch
         # Training takes longer than computing features, so its measurement would not change the plan.
         shortest = ENOUGH_UPDATES / updates * _TRAINING * features * smallest**2

@@ -21,12 +21,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ppcls.engine.head.expectation import ENOUGH_UPDATES, MOST_EPOCHS
+from ppcls.engine.head.expectation import ENOUGH_UPDATES, FIT_EXPONENT, FIT_ROWS, MOST_EPOCHS
 from ppcls.engine.head.section import LinearHead
 from ppcls.errors import UserError, counted
 
-FIT_ROWS = 256  # rows of features with which the fit of a head is measured
-_FIT_EXPONENT = 1.3  # 60, 320 and 1,158 digits took 0.1, 0.4 and 2.1 s
 _RESERVE = 0.1  # share of the remaining time
 _ENOUGH_EPOCHS = 10
 _SIDES = (0.75, 0.5, 0.3)  # further sides of the images, relative to the measured one
@@ -196,7 +194,7 @@ def _heads(measured: Measured, side: int, scale: float, budget: float) -> Iterat
     for views in (LinearHead().count_views(measured.images), 0):
         rows = (1 + views) * measured.images
         features = (1 + views) * measured.features * scale**2
-        fit = measured.fit * (rows / FIT_ROWS) ** _FIT_EXPONENT
+        fit = measured.fit * (rows / FIT_ROWS) ** FIT_EXPONENT
         seconds = features + fit + measured.evaluation * scale**2
         if features > _FEATURE_SHARE * budget:
             seconds = math.inf

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ppcls.arch.section import Arch
 from ppcls.data.section import Split
 from ppcls.engine.head.cache import hash_contents
+from ppcls.engine.head.expectation import FIT_EXPONENT, FIT_ROWS, FIT_SECONDS
 from ppcls.engine.head.features import FeatureModel, ImageSource, compute_features
 from ppcls.engine.head.solve import HeadFit, HeadSamples, LinearModel, fit_head
 from ppcls.errors import SignalExit, UserError, counted
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # only for annotations
     from ppcls.engine.loop import Run
 
 Floats = NDArray[np.float32]
-_FEATURE_SHARE = 0.6  # of the time of a run with a time limit; the rest is for the fit
+_FIT_MARGIN = 3.0  # duration of a fit that is kept free, divided by the expected duration
 _LEAST_FEATURES = 0.1  # of the limit, whatever the end of the run is expected to take
 _LEAST_FIT = 0.05
 _TOLERANCE = 1e-2  # difference between the model's logits and the head's, relative to the largest logit
@@ -53,8 +54,9 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
     index = state.loader.index
     model = FeatureModel(state.model, state.precision)
     limit = run.limit
-    left = limit.begin_part(_FEATURE_SHARE, _LEAST_FEATURES)
     views = section.count_views(len(index))
+    fit_seconds = FIT_SECONDS * ((1 + views) * len(index) / FIT_ROWS) ** FIT_EXPONENT
+    left = limit.begin_part(_FIT_MARGIN * fit_seconds * limit.slowdown, _LEAST_FEATURES)
     assert isinstance(config.Arch, Arch)  # by the rules of LinearHead
     centred = _with_eval_transforms(train, config.DataLoader.evaluated)
     limited = limit.seconds is not None
@@ -113,7 +115,7 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         )
     samples = join_views(features, index.labels, config.Arch.class_num)
     start = time.monotonic()
-    left = limit.begin_part(1.0, _LEAST_FIT)
+    left = limit.begin_part(0.0, _LEAST_FIT)
     fitted = fit_head(samples, section.folds, config.Global.seed, requests.check, left)
     run.log(_describe(fitted, time.monotonic() - start))
     if not fitted.complete:

@@ -29,6 +29,7 @@ _AUDIT_SHARE = 0.1  # of the limit, kept free for heat maps and the audit of the
 _MOST_AUDIT = 30.0  # seconds
 _AUDIT_SECONDS = 3.0  # processor time of both that does not depend on the number of images
 _REPORT_SHARE = 0.5  # of the spare time, for heat maps and the audit
+_KEPT_SHARE = 0.4
 _PROBE_INTERVAL = 2.0
 _PROBE_SECONDS = 0.02  # processor time; shorter work may end before another program gets the core
 _MEMORY = 10.0  # seconds after which a measurement counts for 1/e of a new one
@@ -129,17 +130,17 @@ class TimeLimit:
         audit = min(_AUDIT_SHARE * self.seconds, _MOST_AUDIT)
         return self.spare - audit - _MARGIN * self._expected_evaluation
 
-    def begin_part(self, share: float, floor: float) -> Callable[[], float]:
+    def begin_part(self, kept: float, floor: float) -> Callable[[], float]:
         """Returns a function that returns the number of seconds until a part of the training must end.
 
         Args:
-            share: Share of the time for training that the part may use.
+            kept: Number of seconds that the next part needs. At most 40 % of the time for training are kept.
             floor: Share of the limit that the part may use in any case, so that a run whose end is expected
                 to take all of the time still has a result.
         """
         if self.seconds is None:
             return lambda: math.inf
-        kept = (1 - share) * self.for_training
+        kept = min(kept, _KEPT_SHARE * self.for_training)
         least = self.age + floor * self.seconds
         return lambda: max(self.for_training - kept, least - self.age)
 

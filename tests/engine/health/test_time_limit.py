@@ -155,18 +155,19 @@ def test_other_programs_extend_the_reserve_for_the_end() -> None:
 def test_a_part_has_its_share_and_at_least_its_floor() -> None:
     clock = Clock()
     limit = make_limit(clock, 100)
-    left = limit.begin_part(0.6, 0.1)
+    assert limit.begin_part(5.0, 0.1)() == pytest.approx(limit.for_training - 5)
+    left = limit.begin_part(1000.0, 0.1)
     assert left() == pytest.approx(0.6 * limit.for_training)
     clock.advance(60)
     assert left() < 0
     clock.advance(35)
     assert limit.for_training < 0
-    assert limit.begin_part(0.6, 0.1)() == pytest.approx(10)
+    assert limit.begin_part(5.0, 0.1)() == pytest.approx(10)
 
 
 def test_no_limit_leaves_infinite_time() -> None:
     limit = make_limit(Clock(), None)
-    assert limit.left == limit.for_training == limit.spare == limit.begin_part(0.5, 0.1)() == math.inf
+    assert limit.left == limit.for_training == limit.spare == limit.begin_part(5.0, 0.1)() == math.inf
     assert limit.pace(8, 10, 5, 100, 95) == PLANNED
     assert not limit.reached
 
