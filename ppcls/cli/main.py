@@ -142,7 +142,7 @@ def _help() -> str:
 
 def _unknown(name: str, arguments: Sequence[str]) -> str:
     if name == "-v":
-        return f"{name}: expected a command first; {command_line('version')} prints the version"
+        return f"{name}: expected a command first; `ppcls version` prints the version"
     if name.startswith("-"):
         command = next((argument for argument in arguments if argument in _COMMANDS), "COMMAND")
         return f"{name}: expected a command first; put options after it: {command_line(command, name)}"

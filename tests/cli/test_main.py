@@ -75,7 +75,7 @@ def test_help_lists_all_commands(arguments: list[str], capsys: pytest.CaptureFix
         (["settings"], "unknown command 'settings'; did you mean 'doctor'?"),
         (["resume", "x"], "unknown command 'resume'; `ppcls train --resume RUN` continues a run"),
         (["deploy"], "unknown command 'deploy'; `ppcls serve --model RUN` serves a model; "),
-        (["-v"], "-v: expected a command first; ppcls version prints the version"),
+        (["-v"], "-v: expected a command first; `ppcls version` prints the version"),
         (["checks"], "unknown command 'checks'; did you mean 'doctor'?"),
         (["gradio"], "unknown command 'gradio'; did you mean 'serve'?"),
         (["models", "show", "ResNet18"], "unknown command 'show'; did you mean 'list'?"),
