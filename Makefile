@@ -192,7 +192,7 @@ lock: ## write requirements-*.lock, with the hash of each package (needs uv and 
 sbom: ## write dist/sbom-*.cdx.json, the packages of the lock files in CycloneDX's format (needs uv and a network)
 	@mkdir -p dist
 	@for kind in cpu gpu; do \
-		uvx --from 'cyclonedx-bom>=7.5,<8' cyclonedx-py requirements requirements-$$kind.lock --output-reproducible \
+		uv tool run --from 'cyclonedx-bom>=7.5,<8' cyclonedx-py requirements requirements-$$kind.lock --output-reproducible \
 			--of JSON --output-file dist/sbom-$$kind.cdx.json || exit 1; \
 	done
 
