@@ -98,6 +98,15 @@ SHORTER = {
     r" --batch-size 1 8 32 128": " --batch-size 1 2",
     r"^(python tests/reliability/soak.py) .*": r"\1 --minutes 0.1 --interval 5 --epochs 1 --output soak",
 }
+# Two folders with copies of the same images, and models of ImageNet.
+SHORTER |= {
+    r"( -c mine\.yaml .*)/hdd/photos /ssd/photos": r"\1mine pictures",
+    r" /hdd/photos /ssd/photos": " hdd ssd",
+    r"(benchmarks/run\.py predictions) accuracy/\S+": r"\1 runs/pets",
+    r"^(?:ppcls |python (?:tools|ppcls)/)(?:train|eval|infer|export)\b.* -c \S*/ResNet50\.yaml.*": (
+        r"\g<0> -o Arch.name=ShuffleNetV2_x0_25 Global.epochs=1 DataLoader.Train.sampler.batch_size=4"
+    ),
+}
 # The same in a clone, where commands install what they need, and `make test` only collects the tests.
 SHORTER_IN_CLONE = {
     r"^pip ": "python -m venv --clear new && new/bin/pip ",
@@ -108,6 +117,7 @@ KEY = "0123456789abcdef" * 4  # of the HTTP API
 # What the fixture `models` adds.
 MODELS = (
     r"runs/(pets|cats|embeddings)|ppcls runs|runs\.py|output/(best|inf|quick)|BUNDLE|onnx/|ResNet50_photos"
+    r"|(eval|infer|export)\b.* -c configs/ResNet50\.yaml|run\.py predictions"
     r"|exported/|--resume RUN|--model (FOLDER|EXPORT)|cp -rL runs"
 )
 SERVER = r"(ppcls |python tools/)serve|tensorboard|make visualdl"
@@ -215,7 +225,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("scans", "held_out", "other", "pets"):
         shutil.copytree(folder / "pictures", folder / name)
     write_pictures(folder / "other_photos", 3)
+    for split in ("train", "val"):
+        write_pictures(folder / "dataset" / "ILSVRC2012" / split / "n01440764", 8, ".JPEG")
+    rows = [f"{split}/n01440764/{number}.JPEG 0\n" for split in ("train", "val") for number in range(8)]
+    for name, lines in (("train", rows[:8]), ("val", rows[8:])):
+        (folder / "dataset" / "ILSVRC2012" / f"{name}_list.txt").write_text("".join(lines))
     run("ppcls dataset photos 32", folder)
+    for name in ("hdd", "ssd"):
+        shutil.copytree(folder / "dataset" / "photos", folder / name)
     paths = sorted((folder / "pictures").rglob("*.jpg"))
     lines = [f"{path.relative_to(folder / 'pictures')} {int(path.parent.name == 'dogs')}" for path in paths]
     (folder / "list.txt").write_text("\n".join(lines) + "\n")
@@ -245,6 +262,7 @@ def models(files: Path) -> Path:
     run("ppcls train -c embeddings.yaml --output runs/embeddings", files)
     for name in ("cats", "dogs", "birds"):  # not links, which a server's folder of models ignores
         shutil.copytree(files / "runs" / "pets", files / "runs" / name, symlinks=True)
+    run(shorten("ppcls train -c configs/ResNet50.yaml", SHORTER), files)
     run("ppcls export --model runs/pets --trust --output exported", files)
     run("ppcls export --model runs/pets --trust --format onnx --output onnx", files)
     run(
@@ -302,6 +320,8 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
     if any("ppcls tune" in command for command in example.commands):
         pytest.importorskip("optuna")  # an extra
     text = "\n".join(example.commands)
+    if re.search(r"make (?:lock|sbom)", text) and shutil.which("uv") is None:
+        pytest.skip("uv is not installed")
     variables, shorter = {}, SHORTER
     if needs_clone(example):
         folder, shorter = request.getfixturevalue("clone"), SHORTER_IN_CLONE
@@ -312,11 +332,16 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
         shutil.copytree(files, folder, symlinks=True)
         for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"|benchmark .*--out (\S+)", text):
             shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves
+        if re.search(r"train.* -c configs/ResNet50\.yaml", text):
+            shutil.rmtree(folder / "output", ignore_errors=True)
         if example.network:
             variables = request.getfixturevalue("weights")
     port = 0
     with ExitStack() as server:
         for number, printed in enumerate(example.commands):
+            if changed := re.fullmatch(r"cd (\S+)", printed):
+                folder /= changed[1]
+                continue
             is_server = re.match(SERVER, printed)
             if is_server:
                 server.close()  # the previous one

@@ -41,7 +41,7 @@ NAME = re.compile(
 )
 # What the text says of a command that no test runs. There is no other reason.
 MARK = re.compile(
-    r"\bneeds (a GPU|ImageNet|(?:two |four )?GPUs|these folders|(?:two|several) machines|Docker|Slurm|nginx"
+    r"\bneeds (a GPU|(?:two |four )?GPUs|(?:two|several) machines|Docker|Slurm|nginx"
     r"|root|a Kubernetes cluster|object storage|uv|a release|PyTorch|PaddleClas|a clone of trainer"
     r"|the programs of a bundle)\b",
     re.IGNORECASE,
@@ -190,9 +190,7 @@ MODULES = sorted(
 RUNNERS = sorted((ROOT / "ppcls" / "deploy" / "bundle" / "programs").glob("*/README.md"))
 # Why a command in `--help` or in a comment is not run. `tests/test_docs.py` parses those of `--help`.
 NEEDS = {
-    r"-c configs/ResNet50\.yaml": "ImageNet",
     r"--gpus[= ]|--cudnn-search|TF32": "a GPU",
-    r"/hdd/": "these folders",
     r"^docker ": "Docker",
     r"^kubectl ": "a Kubernetes cluster",
     r"^nginx ": "nginx",
