@@ -68,10 +68,11 @@ SHORTER = {
     r".* -c configs/quickstart.yaml --(find|folds).*": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25",
     r".* -c examples/few_labels.yaml": r"\g<0> -o Arch.name=ShuffleNetV2_x0_25"
     " Global.epochs=1 DataLoader.Train.sampler.samples=32",
+    r"^python ppcls/static/train.py .*": r"\g<0> -o Global.output_dir=output/static",
     r"^ppcls tune (?!.*--trials).*": r"\g<0> --trials 1 -o Global.output_dir=output/tune",
     (
         r"^(taskset .*)?((ppcls |python tools/)benchmark(\.py)?|python benchmarks/run.py) "
-        r"(?!compare|charts|limits).*"
+        r"(?!compare|charts|limits|predictions).*"
     ): r"\g<0> --seconds 0.05 --rounds 2",
     r"^.*benchmark.*ResNet50_photos.yaml": r"\g<0> -o DataLoader.Train.sampler.batch_size=4",
     r" --clients 1 8 64": " --clients 1 2",
@@ -332,7 +333,7 @@ def test_printed_commands_succeed(example: Example, request: pytest.FixtureReque
         shutil.copytree(files, folder, symlinks=True)
         for name in re.findall(r"--output (\S+)|output=\"(\S+?)\"|benchmark .*--out (\S+)", text):
             shutil.rmtree(folder / "".join(name), ignore_errors=True)  # made by the commands themselves
-        if re.search(r"train.* -c configs/ResNet50\.yaml", text):
+        if re.search(r"train.* -c \S*/ResNet50\.yaml", text):
             shutil.rmtree(folder / "output", ignore_errors=True)
         if example.network:
             variables = request.getfixturevalue("weights")

@@ -95,7 +95,7 @@ def test_commands_are_complete() -> None:
 
 # What only works with certain hardware, programs or rights, or changes the machine.
 SPECIAL = re.compile(
-    r"--gpus\b(?!.* --dry-run)|DEVICE=gpu|paddlepaddle-gpu|\[gpu\b|requirements(?:-gpu)?\.txt|--cudnn-search"
+    r"--gpus\b|DEVICE=gpu|paddlepaddle-gpu|\[gpu\b|requirements(?:-gpu)?\.txt|--cudnn-search"
     r"|\bTF32\b|\bO[12]\b(?!-bfloat16)|--device[= ](?:gpu|cuda)|\.device=(?:gpu|cuda)|tensorrt|nvidia-smi"
     r"|\b(?:apt-get|docker|gpg|kubectl|nginx|sbatch|scontrol|srun|ssh|sudo) \S"
 )
