@@ -156,13 +156,14 @@ def test_weights_that_are_replaced_during_the_download_are_not_used(cloud: Cloud
     machine.train(url)
     expected = machine.outputs("infer", "--model", url, machine.image)
     run = Objects(url)
-    names = [each for each in run.sizes() if each.endswith("model.safetensors")]
+    # Read before the download: a request within `replace` would call it again.
+    contents = {name: run.read(name) for name in run.sizes() if name.endswith("model.safetensors")}
     replaced: dict[str, bytes] = {}
 
     def replace(method: str, path: str, number: int) -> None:
-        read = [name for name in names if name in unquote(path)]
+        read = [name for name in contents if name in unquote(path)]
         if method == "GET" and read and not replaced:
-            weights = run.read(read[0])
+            weights = contents[read[0]]
             assert weights is not None
             replaced[read[0]] = weights
             run.write(read[0], weights[:-4] + b"else")
