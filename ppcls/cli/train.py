@@ -411,14 +411,12 @@ def train(options: TrainOptions) -> None:
         from ppcls.engine.core.hooks import read_profile_window
 
         profiled = read_profile_window(options.profile)
-    config = _read_train_config(options)
+    config = _read_train_config(options) if options.time is None else _plan(options, options.time)
     if config is None:
         return
     if options.replaces_training:
         _run_instead(options, config)
         return
-    if options.time is not None:
-        config = _plan(config.model_dump(mode="json", exclude_unset=True), options.time)
     if options.learning_curve:
         from ppcls.files import create_output_dir
         from ppcls.recipe.class_folders import checked_output_dir
@@ -438,14 +436,14 @@ def train(options: TrainOptions) -> None:
     api.fit(config, profiled=profiled, own_process=True)
 
 
-def _plan(tree: Tree, seconds: float) -> Config:
-    """Returns the config of a run that ends within the time.
+def _plan(options: TrainOptions, seconds: float) -> Config | None:
+    """Returns the config of a run that ends within the time; None after printing the user's config.
 
     Loads Paddle, and measures the speed in this process.
 
     Args:
-        tree: Config as plain data, without defaults: these would look like choices of the user, and kernels
-            would not be chosen.
+        options: Options of the command. Their config is not read again from plain data: defaults would then
+            look like choices of the user, and kernels would not be chosen.
         seconds: Duration of the whole command, from its start.
 
     Raises:
@@ -461,8 +459,10 @@ def _plan(tree: Tree, seconds: float) -> Config:
     from ppcls.search.time_plan import plan_run, smaller_sides
     from ppcls.zoo import architecture
 
+    config = _read_train_config(options)
+    if config is None:
+        return None
     check_single_process("--time")
-    config = load_config(tree)
     if config.LinearHead is not None:
         raise UserError("--time: expected a config without LinearHead, because the plan chooses it")
     if seconds >= _TUNED_SECONDS:

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.cli.train import train
+from ppcls.engine.autotune import autotune
+from ppcls.engine.autotune.autotune import list_open_settings
+from ppcls.engine.core.settings import ExecutionSettings
 from ppcls.engine.dry_run import DryRun, DryRunFigures
 from ppcls.errors import UserError
 from ppcls.search.time_plan import Measured, plan_run, read_duration
@@ -167,3 +171,20 @@ def test_a_measurement_that_takes_too_long_is_an_error_before_training(
     assert train([images, *options, "-o", "Arch.pretrained=False", "Global.use_dali=False"])
     assert re.search(r"took \d+ s of 1 s.*choose more time", capsys.readouterr().err)
     assert not output.exists()
+
+
+def test_defaults_of_the_config_leave_the_kernels_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / name / "1.png")
+        Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / name / "2.png")
+
+    def choose(settings: ExecutionSettings, _process: object, arch: AnyArch, _amp: object) -> None:
+        raise UserError(", ".join(list_open_settings(settings, arch)))
+
+    monkeypatch.setattr(autotune, "choose_cpu_kernels", choose)
+    options = ["--time", "60s", "--output", str(tmp_path / "run"), "--device", "cpu"]
+    assert train([str(tmp_path / "pictures"), *options, "--model", "EfficientNet_lite0"])
+    assert "fused_kernels" in capsys.readouterr().err
