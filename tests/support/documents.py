@@ -159,6 +159,7 @@ def _commands_of(block: Block) -> list[str]:
 
 def _add(example: Example, command: str, text: str) -> None:
     """Adds a command to those to run or, if the text beside it gives a reason, to those that no test runs."""
+    text = " ".join(text.split())  # also a reason that continues in the next line
     if mark := MARK.search(text):
         example.marked[command] = mark[1]
     else:
