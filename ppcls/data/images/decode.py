@@ -96,6 +96,9 @@ def _decode(spec: DecodeImage, encoded: bytes | memoryview, header: Header | Non
 
 
 def _by_opencv(encoded: bytes | memoryview, header: Header, flags: int) -> Array:
+    is_webp = header.format == "WEBP"
+    if is_webp:  # OpenCV 4.11, the newest for Paddle 2.6, does not turn WebPs
+        flags |= cv2.IMREAD_IGNORE_ORIENTATION
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:  # for example if the image has more pixels than OpenCV allows
@@ -104,7 +107,7 @@ def _by_opencv(encoded: bytes | memoryview, header: Header, flags: int) -> Array
         raise DecodeError(f"OpenCV can't decode the image: {error.err}") from None
     if pixels is None:
         raise DecodeError(describe_damage(header.format, bytes(encoded)))
-    return np.asarray(pixels)
+    return np.ascontiguousarray(turn_upright(pixels, header.orientation) if is_webp else pixels)
 
 
 def _by_pillow(encoded: bytes | memoryview, header: Header) -> Array:

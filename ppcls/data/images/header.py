@@ -65,8 +65,8 @@ class Header:
             ``"channels"`` if they have no meaning that readers know.
         bits: Stored bits per sample.
         codec: Name of the codec if a format has several, else an empty text.
-        orientation: EXIF orientation, 1..8. It is read for TIFFs and for images with four channels; 1 for
-            all other images.
+        orientation: EXIF orientation, 1..8. It is read for TIFFs, for WebPs and for images with four
+            channels; 1 for all other images.
         separate: Whether a TIFF stores each channel as a separate plane.
         scans: Number of scans of a JPEG, or of a TIFF whose strips or tiles are JPEGs, or an upper bound; 1
             for other formats.

@@ -173,7 +173,7 @@ def _read_webp_header(data: bytes) -> Header:
     _check_webp_chunks(data)  # first, because Pillow reads the chunks in C, but under the interpreter lock
     with Image.open(io.BytesIO(data), formats=("WEBP",)) as image:
         colours, channels = ("RGB with alpha", 4) if image.mode == "RGBA" else ("RGB", 3)
-        orientation = read_orientation(image.info.get("exif", b"")) if channels == 4 else 1
+        orientation = read_orientation(image.info.get("exif", b""))
         return Header("WEBP", image.height, image.width, channels, colours, orientation=orientation)
 
 

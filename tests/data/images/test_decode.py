@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from dali_decode import decode_by_dali
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_kinds import by_pillow, exif_of
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from zoo import make_zoo, noise, tiff
 
 from ppcls.data.images.decode import decode
@@ -278,3 +281,22 @@ def test_jpeg_2000_with_several_headers_is_rejected_before_its_pixels_are_alloca
     for boxes in (second + first, first + second):
         with pytest.raises(DecodeError):
             decode(DecodeImage(), encoded[:at] + boxes + encoded[at + length :])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_webp_is_upright_with_each_version_of_opencv(
+    orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenCV 4.11 does not turn WebPs, and newer versions do."""
+    # The chunk of the pixels has an even size. Others are rejected, because DALI can't decode them.
+    photo = np.random.default_rng(0).integers(0, 256, (6, 14, 3), np.uint8)
+    encoded = by_pillow(photo, "WEBP", lossless=True, exif=exif_of(orientation))
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))))
+    np.testing.assert_array_equal(decode(RGB, encoded), expected)
+    imdecode = cv2.imdecode
+
+    def without_turning(data: Any, flags: int) -> Any:
+        return imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION)
+
+    monkeypatch.setattr(cv2, "imdecode", without_turning)
+    np.testing.assert_array_equal(decode(RGB, encoded), expected)
