@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ def test_script_in_another_python_explains_missing_packages(script: str) -> None
     assert run.stderr.startswith("error: the Python package ")
     assert len(run.stderr.splitlines()) == 1
     if (ROOT / ".venv" / "bin" / "activate").is_file():
-        assert f"; first run `source {ROOT}/.venv/bin/activate`" in run.stderr
+        command = shlex.join(["source", str(ROOT / ".venv" / "bin" / "activate")])
+        assert f"; first run `{command}`" in run.stderr
 
 
 def test_script_of_the_package_is_main() -> None:

@@ -123,7 +123,7 @@ def test_rank_0_chooses_the_checkpoint(ended: tuple[dict[str, Any], ...], scratc
         str(one / "latest"),
         str(one / "checkpoints" / "step_00000001"),
     ]
-    refused = f"{one} already holds a run; resume it with -o Global.checkpoints=auto"
+    refused = f"{one} already holds a run; resume it with --resume (Global.checkpoints=auto)"
     assert [refused in each["refused"] for each in ended] == [True, True]
     missing = "rank 0 resumes from this checkpoint, but it is missing on this machine"
     assert [missing in each["not there"] for each in ended] == [True, True]

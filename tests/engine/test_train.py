@@ -234,7 +234,7 @@ def test_train_rejects_used_output_folder_without_changing_it(
 ) -> None:
     run(make(Global__epochs=1), cpu)
     before = digest(tmp_path / "run")
-    with pytest.raises(UserError, match=r"already holds a run; resume it with -o Global\.checkpoints=auto"):
+    with pytest.raises(UserError, match=r"already holds a run; resume it with --resume"):
         run(make(Global__epochs=1, Global__seed=6), cpu)
     assert digest(tmp_path / "run") == before
 

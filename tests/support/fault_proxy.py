@@ -133,6 +133,12 @@ def fault_proxy(host: str, port: int, faults: Mapping[str, Answer | None]) -> It
             with suppress(BrokenPipeError, ConnectionResetError):  # the client was killed
                 self.wfile.write(b"" if self.command == "HEAD" else content)
 
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except ConnectionError:  # the client ended, and the server would print a traceback
+                self.close_connection = True
+
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = handle_any
 
         def log_message(self, *_: Any) -> None:

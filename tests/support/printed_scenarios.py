@@ -198,6 +198,7 @@ MORE = [
     "demo",
     "ppcls train -c mine.yaml --amp --output mixed -o AMP.level=O1 AMP.dtype=bfloat16",
     "ppcls train -c mine.yaml --amp --output whole -o AMP.use_amp=False",
+    "ppcls train -c mine.yaml --output logged -o Global.loggers=[tensorboard]",
     "ppcls train -c 'my run/config.yaml' -o Global.checkpoints=auto",
     "ppcls export --model 'my run' --trust --format onnx --precision int8 --output int8 --calibration-images "
     "16 --int8-activations signed --calibration-data 'my pets' --calibration minmax --max-accuracy-loss 100",

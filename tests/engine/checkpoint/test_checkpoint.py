@@ -534,7 +534,7 @@ def test_find_auto_rejects_a_dangling_link(output: Path, checkpoints: Checkpoint
 def test_new_run_rejects_folder_of_another_run(output: Path, checkpoints: Checkpoints) -> None:
     checkpoints.check_unused(None)
     checkpoints.save(make_state(), [LATEST])
-    with pytest.raises(UserError, match=r"run already holds a run; resume it with -o Global\.checkpoints=au"):
+    with pytest.raises(UserError, match=r"run already holds a run; resume it with --resume"):
         checkpoints.check_unused(None)
     shutil.rmtree(output / "checkpoints")
     with pytest.raises(UserError, match="already holds a run"):
