@@ -30,7 +30,7 @@ from ppcls.files import one_line
 from ppcls.report.thumbnail import AuditGroup, AuditPart, Picture
 
 _SEED = 0
-_LEAST_SECONDS = 1.5
+_LEAST_SECONDS = 1.5  # in less time, not even one batch of images would be read and compared
 _BATCH = 64  # images between two looks at the clock
 _SHOWN = 6  # groups of each kind in the report
 _SHOWN_PICTURES = 4  # of each group
