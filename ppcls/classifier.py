@@ -27,6 +27,8 @@ from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import ImageError, UserError, counted
+from ppcls.files import for_terminal
+from ppcls.files.outputs import check_suffix, local_output
 from ppcls.files.tables import format_table
 from ppcls.files.urls import local_path
 from ppcls.postprocess.guesses import ExplainsGuesses
@@ -230,6 +232,7 @@ class Classifier(ExplainsGuesses):
             **typed,
         }
         source = ConfigSource.read(_CONFIG)
+        source.fits_warmup = True
         apply_arguments("train", TrainOptions, values, source)
         if self._pretrained is False:
             source.apply([Override.of_value("Arch.pretrained", False, "pretrained=False")])
@@ -414,7 +417,10 @@ class Classifier(ExplainsGuesses):
                 "more formats, and output sets the folder"
             )
         format = cast(Literal["paddle", "onnx"], format.lower())
-        folder = Path(output) if output is not None else self._run_folder(source) / names[format]
+        if output is None:
+            folder = self._run_folder(source) / names[format]
+        else:
+            folder = local_output("output", output)
         with session.embedded(source.run):
             from ppcls.deploy.export.export import export_model
 
@@ -465,7 +471,7 @@ class Classifier(ExplainsGuesses):
 
     def __repr__(self) -> str:
         state = ", not trained" if not self._usable else ""
-        return f"Classifier({self.model}{state})"
+        return f"Classifier({for_terminal(self.model)}{state})"
 
     @property
     def _usable(self) -> bool:
@@ -555,8 +561,14 @@ class Plot:
     png: bytes
 
     def save(self, path: str | Path) -> None:
-        """Writes the PNG file."""
-        Path(path).write_bytes(self.png)
+        """Writes the PNG file.
+
+        Raises:
+            UserError: The name does not end in ``.png``, or is an address in object storage.
+        """
+        file = local_output("path", path)
+        check_suffix("path", file, ".png")
+        file.write_bytes(self.png)
 
     def _repr_png_(self) -> bytes:
         return self.png
@@ -655,15 +667,17 @@ class Predictions(list[Classification], ExplainsGuesses):
         """Writes the table of `to_dataframe` to a new file, as CSV in UTF-8 with a byte order mark.
 
         Raises:
-            UserError: The file exists already, or can't be written.
+            UserError: The name does not end in ``.csv``, or the file exists already, or can't be written.
         """
+        file_path = local_output("path", path)
+        check_suffix("path", file_path, ".csv")
         columns, rows = self._as_table()
         texts = [
             {name: f"{value:.6f}" if isinstance(value, float) else value or "" for name, value in row.items()}
             for row in rows
         ]
         try:
-            with Path(path).open("x", encoding="utf-8", newline="") as file:
+            with file_path.open("x", encoding="utf-8", newline="") as file:
                 file.write(format_table(columns, texts))
         except OSError as error:
             raise UserError(f"{path}: can't write this file: {error.strerror}; choose a new file") from None

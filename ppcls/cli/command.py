@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from ppcls.cli.arguments.options import OptionsError, parsed_options, summarize
 from ppcls.cli.arguments.parser import CommandParser, wrap
 from ppcls.errors import SignalExit, SignalInterrupt, TryAgainError, UserError
-from ppcls.files import escape_controls, is_transient, lossy, print_error
+from ppcls.files import for_terminal, is_transient, lossy, print_error
 from ppcls.runtime.streams import prepare_streams
 
 Arguments = Sequence[str] | None
@@ -221,7 +221,7 @@ def _fail(text: str, code: int, *, has_own_lines: bool = False) -> int:
 def write_status(line: str) -> None:
     """Writes a line about progress to standard output, or drops it if it can't be written."""
     stream = lossy(sys.stdout)
-    stream.write(f"{escape_controls(line)}\n")
+    stream.write(f"{for_terminal(line)}\n")
     stream.flush()
 
 
@@ -232,5 +232,5 @@ def write_output(text: str) -> None:
         UserError: Standard output is closed, or its disk is full.
         SystemExit: The reader of standard output, such as ``head``, closed the pipe.
     """
-    sys.stdout.write(escape_controls(text))
+    sys.stdout.write(for_terminal(text))
     sys.stdout.flush()

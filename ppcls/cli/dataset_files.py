@@ -237,6 +237,7 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
     from ppcls.data.index.files import read_folder
     from ppcls.data.records.shard import SHARD_SUFFIXES
     from ppcls.files import IMAGE_EXTENSIONS
+    from ppcls.recipe.folder_hints import explain_missing_folder
 
     if source.is_dir():
         if not options.names and read_metadata(source) is None:
@@ -244,6 +245,11 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
         names = read_all_class_names(options.names) if options.names else list_class_folders(source)
         index = read_folder(source, IMAGE_EXTENSIONS, class_names=names, follow_links=options.follow_links)
         return index, names
+    if not source.exists() and not source.suffix:  # lists have a suffix
+        raise UserError(
+            f"{source}: no such folder or list file; expected a folder with one subfolder of images per "
+            f"class, or a list file of 'path label'{explain_missing_folder(source)}"
+        )
     if source.suffix in SHARD_SUFFIXES:
         raise UserError(
             f"{source}: expected a folder with one subfolder per class, or a list file of 'path label', "

@@ -38,6 +38,7 @@ from ppcls.commands import set_keys
 from ppcls.config.base.tree import node_at
 from ppcls.errors import UserError, counted
 from ppcls.files import one_line, print_error, real_path
+from ppcls.files.outputs import check_suffix
 from ppcls.files.urls import is_url
 
 if TYPE_CHECKING:  # not needed for --help
@@ -443,9 +444,13 @@ def check_images(source: ConfigSource) -> None:
     Raises:
         UserError: There is no such folder, for example because it was moved after the training.
     """
+    from ppcls.recipe.folder_hints import describe_missing_folder
+
     key = "DataLoader.Eval.dataset.image_root"
     folder = node_at(source.tree, key)
     if isinstance(folder, str) and not is_url(folder) and not Path(folder).exists():
+        if key in source.origins:
+            raise UserError(describe_missing_folder(folder, key, of_classes=False))
         raise UserError(
             f"{one_line(folder)}: no such folder ({key}); if the images were moved, name their new folder "
             "with --data FOLDER"
@@ -466,5 +471,4 @@ def _check_file(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: expected a file, found a folder")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{option} {path}: no such folder: {path.parent}")
-    if path.suffix.lower() != ".csv" and not str(path).startswith("/dev/"):
-        raise UserError(f"{option} {path}: expected a file name that ends in .csv")
+    check_suffix(option, path, ".csv")

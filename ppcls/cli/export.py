@@ -29,6 +29,7 @@ _FORMATS = {
 _WEIGHTS = Exclusive()  # write only the weights
 _COARSE = 0.1  # tolerance of a probability above which a bundle proves little
 _BUNDLE = "bundle"  # default folder of a bundle, in the folder of the run
+_OUTPUT = "--output (Global.save_inference_dir)"
 _INFERENCE = "inference"  # default folder of an exported model, in the folder of the run
 
 
@@ -132,7 +133,8 @@ class ExportOptions(ModelOptions):
     )
     output: str | None = option(
         None,
-        "new folder for the exported model (default: the folder inference or bundle in the run's folder)",
+        "new folder for the exported model (default: the folder inference or bundle in the run's folder, or "
+        "in the current folder if the run is in object storage)",
         metavar="FOLDER",
         key="Global.save_inference_dir",
     )
@@ -163,7 +165,7 @@ def _export(options: ExportOptions) -> None:
 
     if source.config is None:
         _check_converted(options, source)
-    folder = check_path("Global.save_inference_dir", _find_folder(options, overrides, source))
+    folder = check_path("Global.save_inference_dir", str(_find_folder(options, overrides, source)))
     check_single_process("ppcls export")
     run = runtime.start(source.run)
     from ppcls.deploy.export.export import PrecisionSettings, export_model
@@ -270,29 +272,33 @@ def _export_bundle(
         )
 
 
-def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: ModelSource) -> str:
-    """Returns the folder to write. By default it is in the folder of the run, even if the run was moved."""
+def _find_folder(options: ExportOptions, overrides: Sequence[Override], source: ModelSource) -> Path:
+    """Returns the folder to write. By default it is in the folder of the run, even if the run was moved.
+
+    Raises:
+        UserError: It is an address in object storage.
+    """
     from ppcls.deploy.models.source import run_folder
+    from ppcls.files.outputs import local_output
     from ppcls.files.urls import is_url, local_path
     from ppcls.storage.models import model_path
 
-    model = None if options.model is None else model_path(options.model)
     default = _BUNDLE if options.format == "bundle" else _INFERENCE
     folder = source.run.save_inference_dir
     output = source.run.output_dir
     chosen = any(override.path.strip() == "Global.save_inference_dir" for override in overrides)
-    if chosen and is_url(folder):
-        raise UserError(
-            f"Global.save_inference_dir: expected a folder on this machine, got the address {folder!r}; "
-            "export to a folder (--output), and copy it to object storage"
-        )
-    run = None if model is None or chosen else run_folder(model)
+    if options.model is not None and is_url(options.model) and not chosen:
+        return Path(default)  # the folder of the run is a copy, whose files are not uploaded
+    run = None if options.model is None or chosen else run_folder(model_path(options.model))
     if run is None:
         inside = folder.removeprefix(f"{output}/")
-        return str(local_path(output) / inside) if is_url(output) and inside != folder else folder
+        if is_url(output) and inside != folder and not chosen:
+            return local_path(output) / inside
+        return local_output(_OUTPUT, folder)
     if not source.trust or options.format == "bundle":  # a folder that the config names is not used
-        return str(run / default)
-    return f"{run}{folder.removeprefix(output)}" if folder.startswith(f"{output}/") else folder
+        return run / default
+    inside = folder.removeprefix(f"{output}/")
+    return local_output(_OUTPUT, folder) if inside == folder else run / inside
 
 
 def _describe_precision(exported: ExportResult) -> Iterator[str]:

@@ -87,7 +87,7 @@ class InferOptions(ModelOptions):
         metavar="FOLDER",
     )
     json: bool = option(False, "print one line of JSON per image")
-    out: str | None = option(
+    out: Path | None = option(
         None,
         "write the results to the new file FILE: .csv or .parquet, a table with class and score, or .jsonl, "
         "one line of JSON per image. With --topk K, the table has the K best classes",

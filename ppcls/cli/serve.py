@@ -162,11 +162,13 @@ def serve(options: ServeOptions) -> None:
         from ppcls.serve.request_log import log_everything_as_json
 
         log_everything_as_json(options.access_log)
+    if not options.print_config:  # whose only output is the config
+        _write_status(options, f"loading {', '.join(options.model) or options.config} ...")
     sources = _read_sources(options)
     if not sources:
         return
     if options.verify:
-        _verify_bundles(sources)
+        _verify_bundles(options, sources)
     from ppcls.serve.pools import TimedPool
     from ppcls.serve.server import address_of, bind
 
@@ -273,7 +275,7 @@ def _read_sources(options: ServeOptions) -> dict[str, ModelSource]:
     return sources
 
 
-def _verify_bundles(sources: Mapping[str, ModelSource]) -> None:
+def _verify_bundles(options: ServeOptions, sources: Mapping[str, ModelSource]) -> None:
     """Runs the golden samples of the bundles.
 
     Raises:
@@ -284,7 +286,7 @@ def _verify_bundles(sources: Mapping[str, ModelSource]) -> None:
     for name, source in sources.items():
         if source.folder is None:
             raise UserError(f"--verify: {name} is no bundle of ppcls export --format bundle")
-        write_status(f"[Serve] {name}: {verify_folder(source.folder)}")
+        _write_status(options, f"{name}: {verify_folder(source.folder)}")
 
 
 def _serve(

@@ -51,6 +51,7 @@ from ppcls.cli.short_options import (
 from ppcls.config.base.tree import Tree, node_at
 from ppcls.errors import UserError, raise_line_errors
 from ppcls.files import one_line
+from ppcls.files.outputs import check_suffix
 from ppcls.files.urls import is_url, local_path
 from ppcls.recipe.places import set_output, splits
 
@@ -450,8 +451,10 @@ def _plan(options: TrainOptions, seconds: float) -> Config | None:
         UserError: There are several processes, training would fail, or no run ends in time.
     """
     from ppcls.cli.short_options import set_image_size
+    from ppcls.config.base.overrides import Override
     from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
     from ppcls.recipe.load import load_config
+    from ppcls.recipe.warmup import WARMUP, fit_warmup
     from ppcls.runtime.launch import check_single_process
     from ppcls.runtime.paddle_import import choose_threads
     from ppcls.runtime.signals import interruptible
@@ -500,6 +503,9 @@ def _plan(options: TrainOptions, seconds: float) -> Config | None:
     plan = plan_run(measured, seconds, side, resizable=resizable)
     write_status(plan.describe())
     overrides: dict[str, Any] = {"Global.epochs": plan.epochs, "Global.time_limit": seconds}
+    typed = [Override.parse(text).path for text in options.override]
+    typed += [] if options.warmup_epochs is None else [WARMUP]
+    overrides |= fit_warmup(tree, typed, plan.epochs)
     if plan.side != side:
         overrides |= set_image_size(tree, plan.side)
     if plan.head:
@@ -520,6 +526,8 @@ def _run_instead(options: TrainOptions, config: Config) -> None:
     if options.dry_run:
         from ppcls.runtime.start import start
 
+        if options.figures is not None:
+            check_suffix("--figures", options.figures, ".json")
         _check_output_dir(local_path(settings.output_dir))
         runtime = start(settings)
         from ppcls.engine.dry_run import dry_run
@@ -667,6 +675,7 @@ def _use_demo_data(source: ConfigSource, epochs: int | None) -> None:
     from ppcls.weights.download import lock_file
 
     values: dict[str, Any] = {} if epochs is not None else {"Global.epochs": 1}
+    source.fits_warmup = source.fits_warmup or epochs is None
     for split in splits(source.tree):
         if node_at(source.tree, f"{split}.dataset.cls_label_path") is None:
             raise UserError(
@@ -684,18 +693,28 @@ def _use_demo_data(source: ConfigSource, epochs: int | None) -> None:
 
 def _missing_data(tree: Tree) -> Iterator[str]:
     """Yields one line per missing image folder or list file that training reads."""
+    from ppcls.recipe.class_folders import FOLDER_DATASET
+    from ppcls.recipe.folder_hints import describe_missing_folder
+
     reported = set[str]()
     evaluates = node_at(tree, "Global.eval_during_train") is not False
-    kinds = {"image_root": "folder", "cls_label_path": "list file; expected lines of 'path label'"}
-    for key, kind in kinds.items():
+    resumed = node_at(tree, "Global.checkpoints")
+    for key in ("image_root", "cls_label_path"):
         for split in splits(tree) if evaluates else ("DataLoader.Train",):
             path = node_at(tree, f"{split}.dataset.{key}")
             if not isinstance(path, str) or is_url(path):
                 continue
             if path not in reported and not Path(path).exists():
                 reported.add(path)
-                yield f"{one_line(path)}: no such {kind} ({split}.dataset.{key})"
-    if reported and node_at(tree, "Global.checkpoints"):
+                place = f"{split}.dataset.{key}"
+                if key == "cls_label_path":
+                    yield f"{one_line(path)}: no such list file; expected lines of 'path label' ({place})"
+                elif resumed:  # the run has found it before, so its name is correct
+                    yield f"{one_line(path)}: no such folder ({place})"
+                else:
+                    of_classes = node_at(tree, f"{split}.dataset.name") == FOLDER_DATASET
+                    yield describe_missing_folder(path, place, of_classes=of_classes)
+    if reported and resumed:
         yield "if the data of this run were moved, name their new folder with --data FOLDER"
     if any("ILSVRC2012" in path for path in reported):
         yield _IMAGENET_HINT

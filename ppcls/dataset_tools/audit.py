@@ -25,6 +25,7 @@ from ppcls.dataset_tools.image_features import ImageModel, compute_image_feature
 from ppcls.engine.head.solve import HeadSamples, predict_out_of_fold
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS
+from ppcls.recipe.folder_hints import explain_missing_folder
 
 _VAL_SHARE = Fraction("0.2")  # and seed 0, as in configs/finetune.yaml
 _FOLDS = 5
@@ -70,7 +71,10 @@ def find_pictures(root: Path, *, follow_links: bool = False) -> AuditSource:
         UserError: The folder is missing or has no pictures.
     """
     if not root.is_dir():
-        raise UserError(f"{root}: no such folder; expected a folder with one subfolder of pictures per class")
+        raise UserError(
+            f"{root}: no such folder; expected a folder with one subfolder of pictures per class"
+            f"{explain_missing_folder(root)}"
+        )
     if not list_class_folders(root):
         notes: list[str] = []
         files = find_images([root], lambda line: notes.append(f"{line}."))

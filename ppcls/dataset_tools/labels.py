@@ -24,6 +24,7 @@ from typing import Any
 from ppcls.data.index.class_folders import METADATA, read_metadata
 from ppcls.errors import UserError, counted, raise_line_errors
 from ppcls.files import IMAGE_EXTENSIONS, is_image_name, read_regular, write_text
+from ppcls.files.outputs import SPREADSHEETS
 
 # Usual titles of the column with the classes.
 _LABELS = re.compile(
@@ -135,7 +136,7 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
 def _read_rows(table: Path) -> list[tuple[int, Row]]:
     """Returns the line number and the cells of each row, without spaces at their ends."""
     suffix = table.suffix.lower()
-    if suffix in (".xlsx", ".xls", ".ods"):
+    if suffix in SPREADSHEETS:
         raise UserError(
             f"{table}: this is a spreadsheet; save its table as a CSV file first, which Excel calls "
             "'CSV UTF-8'"

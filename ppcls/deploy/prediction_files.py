@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from ppcls.errors import UserError
+from ppcls.files.outputs import check_suffix
 
 if TYPE_CHECKING:  # not needed for --help
     from ppcls.deploy.infer import FailedFile, PredictedFile
@@ -47,21 +48,19 @@ class PredictionFile(Protocol):
 
 
 @contextmanager
-def open_results(name: str | None, classes: int) -> Iterator[PredictionFile]:
+def open_results(name: Path | None, classes: int) -> Iterator[PredictionFile]:
     """Opens the file for the results, or /dev/null if ``name`` is None. At the end, deletes an empty file.
 
     Args:
-        name: Name of the new file, whose suffix selects the format.
+        name: The new file, whose suffix selects the format.
         classes: Number of classes per image in a table.
 
     Raises:
         UserError: The suffix is unknown, the file exists or can't be created, or a package is missing.
     """
-    path = Path(name or "/dev/null")
+    path = name or Path("/dev/null")
+    check_suffix("--out", path, *_SUFFIXES)
     suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES and not str(path).startswith("/dev/"):
-        expected = f"{', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
-        raise UserError(f"--out {name}: expected a file name that ends in {expected}")
     if suffix == PARQUET:
         _import_pyarrow(path)  # before the file is created
     device = path.exists() and not path.is_file() and not path.is_dir()

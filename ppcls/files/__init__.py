@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar, cast
 from ppcls.errors import UserError
 from ppcls.files.temporary import is_temporary_sibling, locked_sibling, remove_leftovers
 
+MODEL_COPY = "-model"  # end of the name of the copy of a model in object storage
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".jp2")
 _T = TypeVar("_T")
 # Errors of network drives after which a retry often succeeds.
@@ -472,6 +473,15 @@ def escape_controls(text: str) -> str:
     return _CONTROLS.sub(_escape, text)
 
 
+def for_terminal(text: str) -> str:
+    """Returns text without controls, and with the addresses of models in object storage."""
+    if MODEL_COPY in text:
+        from ppcls.files.urls import show_addresses  # slow, and rarely needed
+
+        text = show_addresses(text)
+    return escape_controls(text)
+
+
 def one_line(name: Path | str) -> str:
     r"""Returns a name or path as one line of text.
 
@@ -490,5 +500,5 @@ def _escape(found: re.Match[str]) -> str:
 def print_error(text: str) -> None:
     """Prints a line on standard error, or drops the line if no process reads it."""
     stream = lossy(sys.stderr)
-    stream.write(f"{escape_controls(text)}\n")
+    stream.write(f"{for_terminal(text)}\n")
     stream.flush()

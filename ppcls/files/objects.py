@@ -32,7 +32,10 @@ from ppcls.files.urls import lower_scheme
 
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each retry
 _NEW_RETRIES = 2  # of a rejected request, if no request of its kind has succeeded before
-_REJECTED_SECONDS = 60.0  # after which a rejected request is not retried: gcsfs itself retries for a minute
+_REJECTED_SECONDS = 60.0  # after which a rejected request is not retried
+# gcsfs 2026.10 itself sends a request with rejected credentials six times, within at least 31 s, and reads
+# the credentials again. It has no public option for this number.
+_SLOWLY_REJECTED_SECONDS = 30.0
 _ACTS = {
     "open": "connect to this storage",
     "list": "list the objects at this address",
@@ -310,7 +313,8 @@ class Objects:
 
     def _is_final(self, rejection: Rejection, verb: str, retries: int, seconds: float) -> bool:
         """Returns whether it is of no use to repeat a rejected request."""
-        if rejection.cause in (Cause.BUCKET, Cause.ACCOUNT, Cause.CLOCK) or seconds > _REJECTED_SECONDS:
+        limit = _SLOWLY_REJECTED_SECONDS if kind_of(self.url) == "gs" else _REJECTED_SECONDS
+        if rejection.cause in (Cause.BUCKET, Cause.ACCOUNT, Cause.CLOCK) or seconds > limit:
             return True
         return (
             rejection.cause is not Cause.EXPIRED and verb not in self._succeeded and retries >= _NEW_RETRIES

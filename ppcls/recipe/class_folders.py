@@ -15,13 +15,14 @@ from ppcls.data.index.class_folders import (
     check_are_classes,
     find_class_root,
     list_class_folders,
+    list_empty_folders,
     read_metadata,
 )
 from ppcls.data.stored.roots import data_root
 from ppcls.errors import UserError
-from ppcls.files import read_regular, real_path
+from ppcls.files import IMAGE_EXTENSIONS, read_regular, real_path
 from ppcls.files.urls import local_path
-from ppcls.recipe.folder_hints import explain_missing_folder, explain_too_few_classes
+from ppcls.recipe.folder_hints import describe_missing_folder, explain_too_few_classes
 
 if TYPE_CHECKING:  # the schema uses this module
     from ppcls.data.section import Split
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # the schema uses this module
 
 # Keys that DataLoader.Eval copies from DataLoader.Train if both are parts of one folder.
 _SHARED = ("image_root", "val_share", "split_seed", "extensions", "follow_links")
-_FOLDER = "ImageFolderDataset"
+FOLDER_DATASET = "ImageFolderDataset"
 _ASSUMED_CLASSES = 1000  # number of classes for the validation of other keys if they can't be counted
 
 
@@ -50,10 +51,12 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
         UserError: The classes can't be counted, or there are fewer than two classes.
     """
     train, evaluation = (mapping_at(tree, f"DataLoader.{split}.dataset") for split in ("Train", "Eval"))
-    if train.get("name") == evaluation.get("name") == _FOLDER and evaluation.get("part") is not None:
+    if train.get("name") == evaluation.get("name") == FOLDER_DATASET and evaluation.get("part") is not None:
         for key in _SHARED:
             if key in train:
                 evaluation.setdefault(key, train[key])
+    if train.get("on_error") == "skip" and train.get("class_names") is None:
+        _leave_out_empty_classes(tree, train)
     _share_class_names(tree)
     if models := [model for model in model_sections(tree) if model.get("class_num") == "auto"]:
         classes = _ASSUMED_CLASSES
@@ -62,6 +65,39 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
         finally:
             for model in models:
                 model["class_num"] = classes
+
+
+def _leave_out_empty_classes(tree: dict[str, Any], train: dict[Any, Any]) -> None:
+    """Sets ``class_names`` of the training images to the class folders with images, if others are empty.
+
+    The data set then ignores the empty folders, and reports them. A number of classes in the config is a
+    choice of the user, with which the empty folders are an error.
+
+    Raises:
+        UserError: Only one class has images.
+    """
+    root = train.get("image_root")
+    counted = any(model.get("class_num") == "auto" for model in model_sections(tree))
+    if train.get("name") != FOLDER_DATASET or train.get("part") != "train" or not counted:
+        return
+    names = _folder_names(train)
+    if not names or not isinstance(root, str):
+        return
+    extensions = train.get("extensions", IMAGE_EXTENSIONS)
+    if not isinstance(extensions, (list, tuple)) or not all(isinstance(each, str) for each in extensions):
+        return  # the validation reports it
+    try:
+        empty = list_empty_folders(find_class_root(data_root(root), "train")[0], extensions)
+    except (OSError, ValueError, UserError):
+        return  # reported when the images are listed
+    remaining = [name for name in names if name not in empty]
+    if len(remaining) == 1 and empty:
+        raise UserError(
+            f"{root}: only the class folder {remaining[0]!r} has images; expected images of at least two "
+            "classes"
+        )
+    if empty and remaining:
+        train["class_names"] = remaining
 
 
 def _share_class_names(tree: dict[str, Any]) -> None:
@@ -88,7 +124,7 @@ def _folder_names(dataset: dict[Any, Any]) -> tuple[str, ...]:
     root = dataset.get("image_root")
     part = dataset.get("part")
     names = dataset.get("class_names")
-    if dataset.get("name") != _FOLDER or not isinstance(root, str):
+    if dataset.get("name") != FOLDER_DATASET or not isinstance(root, str):
         return ()
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return tuple(names)
@@ -101,9 +137,9 @@ def _folder_names(dataset: dict[Any, Any]) -> tuple[str, ...]:
 def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     root = train.get("image_root")
     part = train.get("part")
-    if train.get("name") == _FOLDER and isinstance(train.get("class_names"), list):
+    if train.get("name") == FOLDER_DATASET and isinstance(train.get("class_names"), list):
         return len(train["class_names"])
-    if train.get("name") != _FOLDER or root is None:
+    if train.get("name") != FOLDER_DATASET or root is None:
         raise UserError(
             "Arch.class_num: auto counts class folders, so it needs an ImageFolderDataset with an image_root "
             "in DataLoader.Train.dataset; set a number instead"
@@ -125,10 +161,7 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
         raise UserError(f"Arch.class_num: auto: can't count the classes: {reason}") from None
     if Path(root).is_file():
         raise UserError(f"{root}: {explain_file(Path(root))}")
-    raise UserError(
-        f"{root}: no such folder (DataLoader.Train.dataset.image_root); expected a folder with one subfolder "
-        f"of images per class{explain_missing_folder(Path(root))}"
-    )
+    raise UserError(describe_missing_folder(root, "DataLoader.Train.dataset.image_root", of_classes=True))
 
 
 def checked_output_dir(settings: CheckpointSettings, splits: Mapping[str, Split]) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ppcls.commands import command_line
 from ppcls.data.index.class_folders import METADATA, list_class_folders
 from ppcls.errors import UserError, counted
-from ppcls.files import IMAGE_EXTENSIONS, is_system_folder
+from ppcls.files import IMAGE_EXTENSIONS, is_system_folder, one_line
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
@@ -47,6 +47,18 @@ def explain_missing_folder(root: Path) -> str:
     if root.parent == Path():
         return f"; ppcls downloads no data sets; `{command_line('dataset', 'digits')}` creates an example"
     return ""
+
+
+def describe_missing_folder(root: str, key: str, *, of_classes: bool) -> str:
+    """Returns the error message about a folder of images that is missing.
+
+    Args:
+        root: Value of the key.
+        key: Key of the config that names the folder.
+        of_classes: Whether a folder with one subfolder per class is expected.
+    """
+    expected = "; expected a folder with one subfolder of images per class" if of_classes else ""
+    return f"{one_line(root)}: no such folder ({key}){expected}{explain_missing_folder(Path(root))}"
 
 
 def _similar_folder(path: Path) -> Path | None:

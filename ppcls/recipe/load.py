@@ -31,6 +31,7 @@ from ppcls.recipe.paddleclas import (
 from ppcls.recipe.published import published_names, read_published
 from ppcls.recipe.schema import Config
 from ppcls.recipe.unknown_keys import describe_errors
+from ppcls.recipe.warmup import fit_warmup
 from ppcls.registry import import_user_module, suggest
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -53,6 +54,8 @@ class ConfigSource:
         name: The argument ``name``.
         origins: Paths of values that do not come from the file, each with its `Override.origin`, in order.
         notes: Lines for the log about the source, such as the file that was read for a path of PaddleClas.
+        fits_warmup: Whether `load` shortens the warm-up of the file to the length of the run. True if ppcls
+            chose the file or the number of epochs.
     """
 
     def __init__(self, tree: Tree, name: str, notes: tuple[str, ...] = ()) -> None:
@@ -60,6 +63,7 @@ class ConfigSource:
         self.name = name
         self.notes = notes
         self.origins: dict[str, str] = {}
+        self.fits_warmup = False
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
@@ -112,6 +116,9 @@ class ConfigSource:
         from_paddleclas = is_paddleclas(self.tree) and INFERENCE_KEY not in self.origins
         translate_old_keys(self.tree)
         translate_paddleclas(self.tree, from_paddleclas)
+        if self.fits_warmup:
+            for key, value in fit_warmup(self.tree, self.origins).items():
+                Override.of_value(key, value).apply(self.tree)  # no origin, because no option set it
         self.finish_tree()
         try:
             fill_from_class_folders(self.tree)

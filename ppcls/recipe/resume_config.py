@@ -90,6 +90,7 @@ def choose_config(options: ResumeOptions, default: str) -> tuple[ConfigSource, t
         check_choice(options.data, resumed=False)
     requested = options.resume or _override_of(options.override, "Global.checkpoints")
     source = ConfigSource.read(options.config or default)
+    source.fits_warmup = options.config is None
     if requested is None:
         return source, ()
     if options.config is not None:

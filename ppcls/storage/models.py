@@ -1,8 +1,4 @@
-"""Finds the models and weights that users name, and downloads those in object storage.
-
-A run that trains on this machine has a copy of its own at `ppcls.files.urls.local_path`. Its last files may
-not be uploaded yet, so a download for a prediction must never write to that copy.
-"""
+"""Finds the models and weights that users name, and downloads those in object storage."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from pathlib import Path
 
 from ppcls.errors import UserError
 from ppcls.files.objects import ObjectInfo, Objects, StorageError
-from ppcls.files.urls import is_url, local_path
+from ppcls.files.urls import is_url, model_copy, note_address
 from ppcls.storage.run_copy import SAFE_NAME, RunCopy
 from ppcls.weights.download import lock_file
 from ppcls.weights.store import BEST, LATEST, newest
@@ -60,11 +56,13 @@ def fetch_model(url: str) -> Path:
         StorageError: The storage can't be read.
     """
     objects = Objects(url)
-    run_folder = local_path(url)
-    copy = run_folder.with_name(f"{run_folder.name}-model")
+    copy = model_copy(url)
     copy.parent.mkdir(parents=True, exist_ok=True)
     missing = UserError(f"{url}: nothing found at this address; expected a file, a model folder or a run")
-    if objects.is_object():
+    is_object = objects.is_object()
+    # The copy of an object is a folder that contains it.
+    note_address(copy, url.rstrip("/").rpartition("/")[0] if is_object else url)
+    if is_object:
         name = url.rstrip("/").rpartition("/")[2]  # keeps the suffix, which names the format
         if not (files := _download_unchanged(objects, copy, {"": name})):
             raise missing

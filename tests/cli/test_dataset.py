@@ -106,7 +106,12 @@ def test_convert_rejects_invalid_sources(
 ) -> None:
     out = tmp_path / "out"
     assert run("convert", "lmdb", tmp_path / "gone", "--out", out) == 2
-    assert error_of(capsys) == f"{tmp_path}/gone: no such list file; expected lines of 'path label'"
+    assert error_of(capsys) == (
+        f"{tmp_path}/gone: no such folder or list file; expected a folder with one subfolder of images per "
+        "class, or a list file of 'path label'"
+    )
+    assert run("convert", "lmdb", tmp_path / "gone.txt", "--out", out) == 2
+    assert error_of(capsys) == f"{tmp_path}/gone.txt: no such list file; expected lines of 'path label'"
     assert run("convert", "lmdb", images / "list.txt", "--out", out) == 2
     assert "list.txt, line 1: expected 'path label', got no label after ' '" in error_of(capsys)
     assert run("convert", "lmdb", images, "--out", out, "--shards", 7) == 2

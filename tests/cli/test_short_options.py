@@ -491,3 +491,32 @@ def test_a_learning_rate_scales_all_rates_of_a_schedule(
     file.write_text(yaml.safe_dump(tree))
     printed = print_config(capsys, "-c", file, "--lr", "0.2")["Optimizer"]["lr"]
     assert {key: printed[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "warmup", "warns"),
+    [
+        (["--epochs", "1"], 0.5, False),
+        (["-o", "Global.epochs=1"], 0.5, False),
+        (["--epochs", "2"], 1, False),
+        (["--epochs", "1", "--warmup-epochs", "1"], 1, True),
+        (["--epochs", "1", "-o", "Optimizer.lr.warmup_epoch=3"], 3, True),
+        (["--epochs", "1", "-c", "MINE"], 1, True),
+    ],
+)
+def test_warmup_of_the_default_config_fits_a_short_run(
+    words: list[str],
+    warmup: float,
+    warns: bool,
+    pictures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Only a warm-up that the user chose is reported."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text((ROOT / "ppcls/configs/finetune.yaml").read_text())
+    words = [str(mine) if word == "MINE" else word for word in words]
+    assert train([str(pictures), *words, "--print-config"]) == 0
+    printed = capsys.readouterr()
+    assert yaml.safe_load(printed.out)["Optimizer"]["lr"]["warmup_epoch"] == warmup
+    assert ("the warm-up is shortened" in printed.err) == warns

@@ -56,7 +56,7 @@ def test_results_are_complete_after_an_error(
     path = tmp_path / f"results{suffix}"
 
     def interrupt() -> None:
-        with open_results(str(path), 2) as write:
+        with open_results(path, 2) as write:
             for result in [GOOD] * count + [BAD]:
                 write(result)
             raise KeyboardInterrupt
@@ -67,14 +67,14 @@ def test_results_are_complete_after_an_error(
     assert [row["class"] or None for row in rows] == ["été"] * count + [None]
     assert rows[0]["path"] == "=a,b.jpg"
     assert rows[-1]["error"] == "the file is empty"
-    with pytest.raises(UserError, match="exists already"), open_results(str(path), 2):
+    with pytest.raises(UserError, match="exists already"), open_results(path, 2):
         raise AssertionError
 
 
 @pytest.mark.parametrize("name", ["results.xlsx", "results", "results.csv.gz", "results.json"])
 def test_other_suffixes_are_an_error(tmp_path: Path, name: str) -> None:
     problem = r"ends in \.csv, \.jsonl or \.parquet"
-    with pytest.raises(UserError, match=problem), open_results(str(tmp_path / name), 1):
+    with pytest.raises(UserError, match=problem), open_results(tmp_path / name, 1):
         raise AssertionError
     assert not list(tmp_path.iterdir())
 
@@ -84,14 +84,14 @@ def test_a_missing_package_is_an_error_before_the_file_exists(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "results.parquet"
-    with pytest.raises(UserError, match="pip install pyarrow"), open_results(str(path), 1):
+    with pytest.raises(UserError, match="pip install pyarrow"), open_results(path, 1):
         raise AssertionError
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_no_file_remains_without_results(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(UserError, match="no model"), open_results(str(tmp_path / f"r{suffix}"), 1):
+    with pytest.raises(UserError, match="no model"), open_results(tmp_path / f"r{suffix}", 1):
         raise UserError("no model")
     assert not list(tmp_path.iterdir())
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from PIL import Image
 
 from ppcls.cli.dataset import main as dataset
+from ppcls.cli.train import train
 from ppcls.data.index.files import read_folder
 from ppcls.errors import UserError
 from ppcls.recipe.folder_hints import explain_missing_folder, explain_too_few_classes
@@ -50,6 +52,48 @@ def test_missing_folder_is_explained(name: str, hint: str, pictures: Path) -> No
 
 def test_name_without_a_folder_is_not_downloaded() -> None:
     assert "`ppcls dataset digits` creates an example" in explain_missing_folder(Path("imagenet1k"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--dry-run"],
+        ["--find-batch-size"],
+        ["-c", "CONFIG"],
+    ],
+)
+def test_used_output_folder_does_not_hide_the_advice(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The classes are then counted in label_list.txt of the earlier run, so the config is valid."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "output" / "finetune"
+    run.mkdir(parents=True)
+    (run / "label_list.txt").write_text("0 cat\n1 dog\n")
+    (run / "latest").symlink_to("checkpoints/step_1")
+    config = tmp_path / "mine.yaml"
+    config.write_text((ROOT / "ppcls/configs/finetune.yaml").read_text())
+    assert train(["cifar10", *(str(config) if word == "CONFIG" else word for word in words)]) == 2
+    message = capsys.readouterr().err
+    assert (
+        "cifar10: no such folder (DataLoader.Train.dataset.image_root); expected a folder with one subfolder "
+        "of images per class; ppcls downloads no data sets; `ppcls dataset digits` creates an example\n"
+    ) in message
+    assert message.count("no such folder") == 1
+    assert ("already holds a run" in message) == (words in ([], ["-c", "CONFIG"]))
+
+
+@pytest.mark.parametrize("words", [["stats"], ["audit"], ["split", "--out", "lists"]])
+def test_data_set_tools_explain_a_missing_folder(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert dataset([words[0], "cifar10", *words[1:]]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: cifar10: no such folder")
+    assert "one subfolder of " in message
+    assert message.endswith("; ppcls downloads no data sets; `ppcls dataset digits` creates an example\n")
 
 
 def test_folder_one_level_too_high_or_too_deep_is_explained(pictures: Path) -> None:

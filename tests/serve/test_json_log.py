@@ -63,3 +63,4 @@ def test_error_at_the_start_is_a_json_object(tmp_path: Path) -> None:
     (record,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert record["level"] == "error"
     assert record["message"].startswith("error: ")
+    assert json.loads(done.stdout)["message"] == "loading missing ..."

@@ -101,10 +101,14 @@ def test_commands_use_a_run_in_storage_like_a_folder(cloud: Cloud, machine: Mach
     expected = machine.outputs("infer", "--model", copy, machine.image)
     assert machine.outputs("infer", "--model", url, machine.image) == expected
     local, remote = (
-        machine.outputs("eval", "--model", model, "--data", machine.data).partition(": ")[2].split(", ")[:2]
+        machine.outputs("eval", "--model", model, "--data", machine.data).partition(": loss")
         for model in (copy, url)
     )
-    assert remote == local
+    assert remote[2].split(", ")[:2] == local[2].split(", ")[:2]
+    assert remote[0] == local[0].replace(str(copy), url)
+    exported = machine.outputs("export", "--model", url, "--output", machine.folder / "exported")
+    assert exported.startswith(f"[Export] {url}/")
+    assert str(machine.folder / "home") not in exported
     for number, key in enumerate(("Global.pretrained_model", "Arch.pretrained")):
         machine.train(f"{cloud.url}/from{number}", f"{key}={url}", "Optimizer.lr.learning_rate=1e-30")
         found = checkpoint_weights(machine.copy(f"from{number}"))

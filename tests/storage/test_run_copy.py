@@ -13,8 +13,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from small_tree import small_tree
 
+from ppcls.cli.command import write_output, write_status
 from ppcls.errors import UserError
-from ppcls.files import objects
+from ppcls.files import objects, print_error
 from ppcls.files.objects import Objects, StorageError
 from ppcls.files.urls import is_url, local_path
 from ppcls.recipe.load import load_config
@@ -419,6 +420,22 @@ def test_models_are_found_by_address(tmp_path: Path) -> None:
     assert (file.name, file.read_bytes()) == ("model.onnx", b"1")
     with pytest.raises(UserError, match="nothing found at this address"):
         model_path("memory://bucket/nothing")
+
+
+def test_messages_name_the_address_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "memory://bucket/bundle"
+    Objects(address).write("model.onnx", b"1")
+    copy = model_path(address)
+    file = model_path(f"{address}/model.onnx")
+    training = local_path(address)
+    for write in (print_error, write_status, write_output):
+        write(f"{copy}/model.onnx, {file}: {copy}s, {training}")
+        printed = capsys.readouterr()
+        shown = f"{address}/model.onnx, {address}/model.onnx: {copy}s, {training}"
+        assert f"{printed.err}{printed.out}".rstrip() == shown
+    copy.with_name(f"{copy.name}.address").unlink()
+    print_error(str(copy))
+    assert str(copy) in capsys.readouterr().err, "a copy of an earlier version has no address"
 
 
 def test_prediction_never_writes_to_the_copy_of_a_run_that_trains_here() -> None:

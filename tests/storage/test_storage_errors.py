@@ -7,6 +7,7 @@ and azurite checks signatures, so two tests need no such answers.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -219,6 +221,20 @@ def test_rejections_within_a_run_are_retried(clouds: Any, kind: str, tmp_path: P
         with pytest.raises(UserError) as caught:
             storage.read("a")
         assert caught.value.code == code
+
+
+def test_requests_that_gcsfs_has_repeated_are_not_repeated_again(
+    clouds: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It sends a request six times, in half a minute on a clock that is not shortened for tests."""
+    cloud = answering(clouds("google"), ANSWERS["google-expired"][1])
+    clock = itertools.count(step=31)
+    monkeypatch.setattr(objects, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    start = cloud.proxy.count
+    error = failure("read", cloud.url, tmp_path)
+    assert error.code == 75
+    assert "credentials have expired" in str(error)
+    assert cloud.proxy.count - start <= 6
 
 
 @pytest.mark.parametrize("kind", ["s3", "azure", "google"])

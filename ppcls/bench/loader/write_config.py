@@ -14,6 +14,7 @@ from ppcls.config.base.overrides import Override
 from ppcls.config.base.yaml import read_yaml
 from ppcls.errors import UserError
 from ppcls.files import atomic_path
+from ppcls.files.outputs import check_suffix
 
 _WIDTH = 1 << 16  # characters, so that no line is wrapped
 
@@ -24,6 +25,7 @@ def check_new_file(path: Path) -> Path:
     Raises:
         UserError: The file exists, or its folder does not.
     """
+    check_suffix("--write-config", path, ".yaml", ".yml")
     if path.exists():
         raise UserError(f"--write-config {path}: already exists and is not overwritten; choose a new file")
     if not path.parent.is_dir():

@@ -297,13 +297,11 @@ def _show_default(default: Any) -> str:
 
 def read_path(text: str) -> Path:
     """Returns the path of an argument, which may not be an address in object storage."""
-    from ppcls.files.urls import is_url  # slow, and only for options with a path
+    from ppcls.files.outputs import explain_address  # slow, and only for options with a path
+    from ppcls.files.urls import is_url
 
     if is_url(text):
-        raise argparse.ArgumentTypeError(
-            f"expected a path on this machine, got the address '{text}'; copy the files between "
-            "this machine and object storage"
-        )
+        raise argparse.ArgumentTypeError(explain_address(text))
     return Path(text)
 
 

@@ -145,7 +145,10 @@ class CommandParser(argparse.ArgumentParser):
             return f"argument {names}: expected a value: {option.name} {shown}", example
         value = self._typed_value(option)
         hint = None if value is None else self._suggest_value(option, value)
-        return f"argument {names}: {problem}", "" if hint is None else f"; {hint.in_command()}"
+        text = "" if hint is None else hint.in_command()
+        if option.choices and all(str(choice) in text for choice in option.choices):
+            text = ""  # argparse lists the choices, too
+        return f"argument {names}: {problem}", f"; {text}" if text else ""
 
     def _typed_value(self, option: Option) -> str | None:
         """Returns the first value of an option on the command line that the option rejects."""

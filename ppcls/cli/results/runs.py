@@ -89,8 +89,11 @@ def runs(options: RunsOptions) -> None:
     import json
 
     from ppcls.files import one_line, write_text
+    from ppcls.files.outputs import check_suffix
     from ppcls.search.page import render_page
 
+    if options.html is not None:
+        check_suffix("--html", options.html, ".html", ".htm")
     if not options.folder.is_dir():
         raise UserError(f"{options.folder}: no such folder; expected the folder of runs, such as runs")
     summaries = sorted(read_runs(options.folder), key=lambda run: run.date or "")

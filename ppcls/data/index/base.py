@@ -108,6 +108,11 @@ class Dataset(Component, registry=DATASETS):
         return ()
 
     @property
+    def empty_folders(self) -> tuple[str, ...]:
+        """Sorted names of the class folders without images."""
+        return ()
+
+    @property
     def names_file(self) -> Path | None:
         """File of class names beside a list or container, as ``ppcls dataset`` writes it; None without one.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppcls.errors import UserError, raise_line_errors
-from ppcls.files import is_system_folder, read_regular
+from ppcls.files import is_image_name, is_system_folder, read_regular
 
 LABEL_LIST = "label_list.txt"
 METADATA = ("metadata.csv", "metadata.jsonl")  # the first of them that has labels is used
@@ -178,6 +178,26 @@ def find_class_folders(root: Path) -> dict[str, list[str]]:
     for name in sorted(names, key=compose):
         folders.setdefault(compose(name), []).append(name)
     return folders
+
+
+def list_empty_folders(root: Path, extensions: Sequence[str]) -> list[str]:
+    """Returns the sorted names of the class folders without images; no names if a file has the labels.
+
+    Args:
+        root: Folder that contains the class folders.
+        extensions: File extensions of the images, in lower case.
+    """
+    if not root.is_dir() or read_metadata(root) is not None:
+        return []
+    return [
+        name
+        for name, folders in find_class_folders(root).items()
+        if not any(_has_image(root / folder, tuple(extensions)) for folder in folders)
+    ]
+
+
+def _has_image(folder: Path, extensions: tuple[str, ...]) -> bool:
+    return any(is_image_name(name, extensions) for _, _, names in os.walk(folder) for name in names)
 
 
 def check_are_classes(root: Path, names: Sequence[str]) -> None:

@@ -217,12 +217,12 @@ def read_folder(
         extensions: File name extensions of images, in lower case.
         class_num: Number of classes of the model; None to accept any number.
         class_names: Names of the subfolders in the order of their labels. Some subfolders may be missing.
-            None numbers the subfolders in sorted order.
+            Others are ignored if they contain no images. None numbers the subfolders in sorted order.
         follow_links: Whether to allow links that lead out of ``root``.
 
     Raises:
-        UserError: The folder is missing or has no images, has a subfolder that is not in ``class_names``, or
-            the number of classes differs from ``class_num``.
+        UserError: The folder is missing or has no images, has a subfolder of images that is not in
+            ``class_names``, or the number of classes differs from ``class_num``.
     """
     _check_folder(root)
     metadata = read_metadata(root)
@@ -243,9 +243,9 @@ def read_folder(
             "count them. A run can't be resumed with other classes: to add one to a trained model, start a "
             "new run from its weights, with --pretrained RUN and --output NEW"
         )
-    check_known_folders(root, tuple(classes), names)
     labels_by_name = {name: label for label, name in enumerate(names)}
     if metadata is not None:
+        check_known_folders(root, tuple(classes), names)
         index = FileIndex(
             root,
             np.array([os.fsencode(path) for path in metadata.paths]),
@@ -258,7 +258,9 @@ def read_folder(
     scan = scan_classes(root, classes, extensions)
     if not len(scan.paths):
         raise UserError(f"{root}: no images; expected files that end in {', '.join(extensions)}")
-    labels = np.array([labels_by_name[name] for name in classes], np.int64)[scan.classes]
+    with_images = set(np.unique(scan.classes).tolist())
+    check_known_folders(root, [name for at, name in enumerate(classes) if at in with_images], names)
+    labels = np.array([labels_by_name.get(name, -1) for name in classes], np.int64)[scan.classes]
     index = FileIndex(root, scan.paths, labels, root, skipped=scan.skipped)
     _check_paths(index, follow_links, scan.folders)
     return index

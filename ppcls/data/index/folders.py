@@ -32,6 +32,7 @@ from ppcls.data.index.class_folders import (
     find_class_folders,
     find_class_root,
     list_class_folders,
+    list_empty_folders,
     read_metadata,
 )
 from ppcls.data.index.class_names import join_first
@@ -107,6 +108,11 @@ class ImageFolderDataset(FileDataset):
             return self.class_names
         root = self.class_root
         return list_class_folders(root) if root.is_dir() else ()
+
+    @property
+    def empty_folders(self) -> tuple[str, ...]:
+        """Sorted names of the class folders without images."""
+        return tuple(list_empty_folders(self.class_root, self.extensions))
 
     def overlap_problems(self, train: Dataset) -> Iterator[InitErrorDetails]:
         """Yields the keys that let this evaluation data set have images in common with the training data."""
@@ -225,6 +231,13 @@ class ImageFolderDataset(FileDataset):
                 more = ", …" if images[1:] else ""
                 lines.append(f"{folder}: ignored {count} outside the class folders: {images[0]}{more}")
             lines += _describe_folders(folder)
+        if self.part == "train" and self.class_names is not None and self.on_error == "skip":
+            lines += [
+                f"warning: {self.class_root / name}: no images, so the model does not have this class "
+                "(on_error: skip)"
+                for name in self.empty_folders
+                if name not in self.class_names
+            ]
         return lines
 
 
@@ -301,10 +314,18 @@ def _check_no_empty_folder(index: FileIndex, dataset: ImageFolderDataset) -> Non
         return  # classes are those of the listed images
     names = dataset.class_names or folders
     present = {names[label] for label in np.unique(index.labels).tolist()}
-    if empty := sorted(set(folders) - present):
+    # Of the other part, the training images define the classes.
+    can_ignore = dataset.on_error == "skip" or dataset.part == "val"
+    ignored = set(folders) - set(names) if can_ignore else set()
+    if empty := sorted(set(folders) - present - ignored):
         listed = join_first([repr(name) for name in empty])
+        without = ""
+        if dataset.class_names is None and dataset.on_error == "raise":
+            without = ", or train without this class: --on-error skip"
+        elif dataset.class_names is None:
+            without = ", or set Arch.class_num: auto to train without this class"
         raise UserError(
             f"{index.root}: no images in class folder {listed}; expected files that end in "
-            f"{', '.join(dataset.extensions)}; add images or remove the folder"
+            f"{', '.join(dataset.extensions)}; add images, remove the folder{without}"
             f"{advise_to_convert(index.skipped)}"
         )

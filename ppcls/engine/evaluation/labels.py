@@ -66,6 +66,10 @@ def label_by_names(data: DataLoader, class_num: int, weights: Path) -> tuple[Dat
         note = f"{weights} has no class names (label_list.txt), so labels follow the sorted folders"
         return data, [f"{root}: {note}"]
     names = read_class_names(listing, class_num)
+    if set(folders) - set(names):
+        unused = set(split.dataset.empty_folders) - set(names)
+        # If there are no images, the message about the names is more useful than that about the images.
+        folders = tuple(name for name in folders if name not in unused) or folders
     if not set(folders) <= set(names) and (other := _match_other_names(folders, names, split.dataset)):
         chosen, reason = other
         pairs = join_first(

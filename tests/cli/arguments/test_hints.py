@@ -295,6 +295,27 @@ def test_hint_replaces_what_was_typed(
     assert hint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_choices_are_listed_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hint for a value that other tools accept does not repeat the choices."""
+    for option in read_options(COMMANDS[name].options):
+        if not option.choices or option.kind is not str:
+            continue
+        start = f"{option.name.lstrip('-')}="
+        values = [key.removeprefix(start) for keys in TABLE.get(name, ()) for key in keys.split()]
+        values += [value for table in TABLE.values() for keys in table for value in keys.split()]
+        for value in {"torchscript", "tflite", *values}:
+            if not option.reject(value):
+                continue
+            words = [value] if option.argument.positional else [f"{option.name}={value}"]
+            with pytest.raises(SystemExit):
+                COMMANDS[name](words)
+            message = capsys.readouterr().err.partition("(choose from")[2]
+            if message:
+                listed, _, hint = message.partition(")")
+                assert not all(str(choice) in hint for choice in option.choices), (listed, hint)
+
+
 @pytest.mark.parametrize(
     ("command", "words", "hint"),
     [
@@ -308,7 +329,7 @@ def test_hint_replaces_what_was_typed(
         ("eval", ["--model", "x", "--confusion"], "expected a value: --confusion FILE; use --confusion"),
         ("eval", ["--model", "x", "--verbose"], "; standard output has the results"),
         ("infer", ["--model", "x", "--classes", "0"], "; the table of --out has the scores"),
-        ("export", ["--model", "x", "--format", "tflite"], "; formats are paddle, onnx, openvino and bundle"),
+        ("export", ["--model", "x", "--torchscript"], "; formats are paddle, onnx, openvino and bundle"),
         ("export", ["--model", "x", "--format", "engine"], "; use --format onnx: TensorRT runs this file"),
         ("export", ["--model", "x", "--format", "timm"], "; use --safetensors weights.safetensors\n"),
         ("export", ["--model", "x", "onnx"], "unrecognized arguments: onnx; use --format onnx\n"),

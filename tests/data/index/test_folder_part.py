@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT
@@ -18,6 +19,7 @@ from ppcls.data.index.folders import (
     describe_imbalance,
 )
 from ppcls.errors import UserError
+from ppcls.recipe.load import dump_config
 
 
 def dataset(root: Path, part: str | None, **fields: object) -> ImageFolderDataset:
@@ -92,10 +94,50 @@ def test_part_train_rejects_class_without_images(tmp_path: Path) -> None:
     assert str(caught.value).startswith(
         f"{tmp_path}: no images in class folder 'b', 'd'; expected files that end"
     )
+    assert "; add images, remove the folder, or train without this class: --on-error skip" in str(
+        caught.value
+    )
+    with pytest.raises(UserError, match=r"or set Arch\.class_num: auto to train without this class"):
+        dataset(tmp_path, "train", extensions=(".jpg",), on_error="skip").read(4)
     (tmp_path / "b" / "phone.HEIC").write_bytes(b"x")
     with pytest.raises(UserError, match=r"to use the pictures in \.heic, convert them to JPEG or PNG$"):
         dataset(tmp_path, "train", extensions=(".jpg",)).read(4)
     assert len(dataset(tmp_path, None).read(4)) == 8
+
+
+@pytest.mark.parametrize("parts", [True, False], ids=["train and val", "random split"])
+def test_class_without_images_is_left_out_on_request(parts: bool, tmp_path: Path) -> None:
+    train = tmp_path / "train" if parts else tmp_path
+    fill(train, {"a": 4, "b": 0, "c": 4})
+    if parts:
+        fill(tmp_path / "val", {"a": 2, "b": 0, "c": 2})
+    key = "DataLoader.Train.dataset"
+    overrides = {f"{key}.image_root": str(tmp_path), f"{key}.on_error": "skip"}
+    overrides |= {"DataLoader.Eval.dataset.image_root": str(tmp_path)}
+    config = load_config("finetune", overrides)
+    assert config.class_count(training=True) == 2
+    splits = config.DataLoader.splits
+    assert {name: split.dataset.folder_classes for name, split in splits.items()} == {
+        "Train": ("a", "c"),
+        "Eval": ("a", "c"),
+    }
+    for split in splits.values():
+        assert set(split.dataset.read(2).labels.tolist()) == {0, 1}
+    (line,) = splits["Train"].dataset.describe_ignored()
+    assert line == f"warning: {train}/b: no images, so the model does not have this class (on_error: skip)"
+    assert splits["Eval"].dataset.describe_ignored() == []
+    assert load_config(yaml.safe_load(dump_config(config))) == config, "as a resumed run reads it"
+    image = train / "b" / "late.jpg"
+    image.touch()
+    with pytest.raises(UserError, match="class folders that are no classes of the model: b"):
+        splits["Train"].dataset.read(2)
+
+
+def test_one_class_with_images_is_too_few(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": 4, "b": 0})
+    key = "DataLoader.Train.dataset"
+    with pytest.raises(UserError, match="only the class folder 'a' has images; expected"):
+        load_config("finetune", {f"{key}.image_root": str(tmp_path), f"{key}.on_error": "skip"})
 
 
 def test_describe_folders_counts_images(tmp_path: Path) -> None:

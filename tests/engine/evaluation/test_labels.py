@@ -195,6 +195,14 @@ def test_folders_with_other_names_are_rejected_where_their_labels_are_unknown(
         label_folders(run, tmp_path, folders, listed)
 
 
+def test_empty_folders_of_other_classes_are_ignored(run: Path, tmp_path: Path) -> None:
+    """The model has no such class if it was trained with ``--on-error skip``."""
+    other = other_folder(run, tmp_path / "other", "bee", "cat")
+    expected = confusion(run, other)
+    (other / "aardvark").mkdir()
+    assert confusion(run, other) == expected
+
+
 def test_validation_folder_is_labelled_by_the_names_of_the_training_folder(tmp_path: Path, run: Path) -> None:
     other_folder(run, tmp_path / "data" / "train", *CLASSES)
     other_folder(run, tmp_path / "data" / "val", "cat")
