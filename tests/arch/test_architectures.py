@@ -29,6 +29,7 @@ from paddleclas_reference import (
     still,
 )
 from paths import ROOT, SUPPORT
+from unset_weights import unset_weights
 
 from ppcls.arch.build import build_model
 from ppcls.arch.cost import count_parameters, measure
@@ -399,7 +400,8 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
     results = {}
     for data_format, axes in (("NCHW", NCHW), ("NHWC", NHWC)):
         settings = {"data_format": data_format, "input_image_channel": 4, **OPTIONS.get(name, {})}
-        model = build_model(name, class_num=7, **settings)
+        with unset_weights():
+            model = build_model(name, class_num=7, **settings)
         fill(model, SCALES.get(name, 1.0))
         still(model)
         model.train()
