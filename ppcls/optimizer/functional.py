@@ -1,4 +1,4 @@
-"""Optimizers for Paddle: LARS, Lion, Muon, and AdamW and LAMB with a weight decay per parameter.
+"""Optimizers for Paddle: LARS, Lion, Muon, schedule-free AdamW, and AdamW and LAMB with decays by name.
 
 Paddle's arguments ``apply_decay_param_fun`` and ``exclude_from_weight_decay_fn`` only switch the weight decay
 of a parameter off. Another decay per parameter needs `_append_optimize_op`, which Paddle calls for each of
@@ -18,6 +18,8 @@ from paddle import Tensor, optimizer
 
 SGD_RATE = "sgd_rate"  # key in a parameter's ``optimize_attr`` for a constant learning rate
 HIDDEN_MATRIX = "hidden_matrix"  # another key: whether Muon treats the parameter as a matrix
+SPREAD = "spread"  # kind of state of schedule-free optimizers
+_SMALLEST_RATE_SUM = 1e-30
 # Coefficients of the polynomial that Jordan et al. 2024 chose, and its number of iterations. The singular
 # values of the result are between about 0.7 and 1.2.
 _ORTHOGONAL_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
@@ -84,6 +86,7 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
     Attributes:
         kinds: Names of the tensors that are stored per parameter. They have the parameter's shape and start
             at 0.
+        numbers: Names of the numbers that are stored per parameter, tensors [1]. They start at 0.
 
     Args:
         decay: Weight decay of each parameter, by Paddle's tensor name.
@@ -91,6 +94,7 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
     """
 
     kinds: ClassVar[tuple[str, ...]]
+    numbers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, decay: Mapping[str, float], **common: Any) -> None:
         super().__init__(**common)
@@ -106,7 +110,7 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
             gradient: Gradient of the same shape, float32.
             rate: Learning rate, float32 of shape [1] or [].
             decay: Weight decay.
-            stored: Stored tensors of the weight, in the order of `kinds`.
+            stored: Stored tensors of the weight, in the order of `kinds`, then of `numbers`.
         """
         raise NotImplementedError
 
@@ -115,6 +119,8 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
             master = self._create_master_weight(parameter) if _has_master(self, parameter) else parameter
             for kind in self.kinds:
                 self._add_accumulator(kind, master)
+            for number in self.numbers:
+                self._add_accumulator(number, master, shape=[1])
 
     def _append_optimize_op(self, _block: Any, pair: tuple[Tensor, Tensor]) -> None:
         parameter, gradient = pair
@@ -125,7 +131,7 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
             gradient.astype("float32"),
             self._create_param_lr(pair),
             self.decays[parameter.name],
-            *(self._get_accumulator_master(kind, parameter) for kind in self.kinds),
+            *(self._get_accumulator_master(kind, parameter) for kind in (*self.kinds, *self.numbers)),
         )
         if has_master:
             parameter.copy_(weight.astype(parameter.dtype), False)
@@ -196,6 +202,62 @@ class LionOptimizer(FormulaOptimizer):
             direction = direction + decay * weight
         weight.subtract_(direction * rate)
         moment.scale_(self._beta2).add_((1.0 - self._beta2) * gradient)
+
+
+class ScheduleFreeAdamWOptimizer(FormulaOptimizer):
+    """Schedule-free AdamW (Defazio et al. 2024, https://arxiv.org/abs/2405.15682, algorithm 1).
+
+    The paper has three sequences of weights: ``z`` receives the updates, ``x`` is the average of ``z``, and
+    gradients are computed at ``y``, which is between both. The parameters are ``y``. The state contains the
+    difference ``z - x``. Both others follow from it and ``y``, so the optimizer needs no more memory than
+    AdamW.
+
+    Args:
+        beta1: Share of ``x`` in ``y``.
+        beta2: Decay of the average of the squared gradient.
+        epsilon: Term added to the denominator.
+        common: Arguments of `FormulaOptimizer`.
+    """
+
+    kinds = (SPREAD, "moment2")
+    numbers = ("correction", "rate_sum")
+
+    def __init__(self, beta1: float, beta2: float, epsilon: float, **common: Any) -> None:
+        super().__init__(**common)
+        self._beta1 = beta1
+        self._beta2 = beta2
+        self._epsilon = epsilon
+
+    def average(self, weight: Tensor, spread: Tensor) -> Tensor:
+        """Returns ``x``.
+
+        Args:
+            weight: Weight ``y``, float32.
+            spread: Stored difference ``z - x``.
+        """
+        return weight - (1.0 - self._beta1) * spread
+
+    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
+        """Computes ``v = beta2 * v + (1 - beta2) * g^2`` and ``r = rate * sqrt(1 - beta2^t)``.
+
+        Then ``z -= r * (g / (sqrt(v) + epsilon) + decay * y)``, ``x += c * (z - x)`` and ``y = beta1 * x +
+        (1 - beta1) * z``, with ``c`` equal to the square of ``r`` divided by the sum of its squares so far.
+        """
+        spread, moment2, correction, rate_sum = stored
+        moment2.lerp_(gradient.square(), 1.0 - self._beta2)
+        correction.scale_(self._beta2, bias=1.0 - self._beta2)  # 1 - beta2^t
+        rate = rate * correction.sqrt()
+        rate_sum.add_(rate.square())
+        # A warm-up starts at a rate of 0, whose share is 0.
+        share = rate.square() / rate_sum.clip(min=_SMALLEST_RATE_SUM)
+        # In place, because new memory for large tensors takes most of the time on a CPU.
+        step = gradient / moment2.sqrt().scale_(1.0, bias=self._epsilon)
+        if decay:
+            step.add_(decay * weight)
+        step.multiply_(rate)
+        spread.subtract_(step)  # the new z - the old x
+        weight.subtract_(step.scale_(1.0 - self._beta1)).add_((self._beta1 * share) * spread)
+        spread.multiply_(1.0 - share)
 
 
 class MuonOptimizer(AdamWPerParameter):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic_core import InitErrorDetails
+
+from ppcls.config.base.facts import RunFacts
 from ppcls.config.base.fields import Bound, Decay, NonNegative, Positive
+from ppcls.config.base.problems import problem
 from ppcls.optimizer.base import CoupledOptimizer, DecoupledOptimizer
+from ppcls.optimizer.schedules import Constant
 
 if TYPE_CHECKING:
     from paddle.optimizer import Optimizer as PaddleOptimizer
@@ -113,6 +119,39 @@ class Muon(AdamW):
         return MuonOptimizer(
             momentum=self.momentum, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, **common
         )
+
+
+class ScheduleFreeAdamW(AdamW):
+    """Schedule-free AdamW (Defazio et al. 2024), which averages the weights instead of lowering the rate.
+
+    Evaluations, `best_model` and exported models use the average. Training continues with weights near it,
+    and checkpoints contain both. The learning rate is that of ``lr.name: Constant``, with a warm-up.
+    """
+
+    beta1: Decay = 0.9
+    """Share of the average in the weights with which gradients are computed. The rest are the weights that
+    receive the updates."""
+
+    def build(self, **common: Any) -> PaddleOptimizer:
+        """Returns a formula, because Paddle does not have it; see `ScheduleFreeAdamWOptimizer`."""
+        from ppcls.optimizer.functional import ScheduleFreeAdamWOptimizer
+
+        return ScheduleFreeAdamWOptimizer(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, **common)
+
+    def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
+        """Yields a moving average beside the average of the optimizer."""
+        yield from super().problems(facts, part)
+        if facts.has_ema:
+            yield problem(f"{self.kind} averages the weights itself; remove EMA, or use AdamW", "name")
+
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
+        """Yields a schedule that lowers the learning rate."""
+        yield from super().warnings(facts, part)
+        if not isinstance(self.lr, Constant):
+            yield (
+                f"lr.name ({self.lr.kind}) lowers the learning rate, but {self.kind} averages the weights "
+                "instead, and updates with a low rate count little; set Optimizer.lr.name: Constant"
+            )
 
 
 class RMSProp(CoupledOptimizer):

@@ -132,6 +132,7 @@ class Config(Section):
             semi_supervised=self.SSL is not None,
             metrics=tuple(name for metric in self.Metric.Eval for name in metric.names),
             use_multilabel=self.Global.use_multilabel,
+            has_ema=self.EMA is not None,
             fits_head=self.LinearHead is not None,
         )
 

@@ -92,6 +92,18 @@ def lion(spec, p, g, m, t, lr, decay):
     return p - lr * (np.sign(spec.beta1 * before + (1 - spec.beta1) * g) + decay * p)
 
 
+def schedule_free(spec, p, g, m, t, lr, decay):
+    """Follows algorithm 1 of Defazio et al. 2024, with the parameter as ``y``."""
+    z, x = m.get("z", p), m.get("x", p)
+    m["v"] = spec.beta2 * m.get("v", 0) + (1 - spec.beta2) * g**2
+    rate = lr * np.sqrt(1 - spec.beta2**t)
+    m["z"] = z - rate * (g / (np.sqrt(m["v"]) + spec.epsilon) + decay * p)
+    m["sum"] = m.get("sum", 0) + rate**2
+    share = rate**2 / m["sum"]
+    m["x"] = (1 - share) * x + share * m["z"]
+    return (1 - spec.beta1) * m["z"] + spec.beta1 * m["x"]
+
+
 UPDATES = {
     "SGD": sgd,
     "Momentum": momentum,
@@ -102,6 +114,7 @@ UPDATES = {
     "LARS": lars,
     "Lion": lion,
     "Muon": adamw,  # without a hidden layer; see test_muon.py
+    "ScheduleFreeAdamW": schedule_free,
 }
 
 

@@ -17,6 +17,7 @@ KINDS = {
     "LARS": ("velocity",),
     "Lion": ("moment",),
     "Muon": ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc"),  # without a hidden layer
+    "ScheduleFreeAdamW": ("spread", "moment2", "correction", "rate_sum"),
 }
 HALVED = ("0.weight", "0.bias", "3.weight", "3.bias")  # as in O2, where batch norm stays float32
 TRAINABLE = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")

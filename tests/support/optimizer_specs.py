@@ -9,7 +9,7 @@ from ppcls.registry import OPTIMIZERS
 
 LR = 0.1
 COEFF = 0.3
-NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp", "Lamb", "LARS", "Lion", "Muon")
+NAMES = ("SGD", "Momentum", "Adam", "AdamW", "RMSProp", "Lamb", "LARS", "Lion", "Muon", "ScheduleFreeAdamW")
 
 
 def make_spec(name: str, decay: float = COEFF, **fields: Any) -> Optimizer:

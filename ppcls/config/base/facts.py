@@ -61,6 +61,7 @@ class RunFacts:
         semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
         metrics: Names of the values that ``Metric.Eval`` reports.
         use_multilabel: Whether the user states that images have several labels, ``Global.use_multilabel``.
+        has_ema: Whether the run has a moving average of the weights, the section ``EMA``.
         fits_head: Whether the run only fits a linear head, which has no learning rate.
     """
 
@@ -92,6 +93,7 @@ class RunFacts:
     semi_supervised: bool = False
     metrics: tuple[str, ...] = ()
     use_multilabel: bool = False
+    has_ema: bool = False
     fits_head: bool = False
 
     def size_problems(self, size: tuple[int, int]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
 from ppcls.engine.core.compiled import CompiledModel, compile_model, compiles
-from ppcls.engine.core.ema import Ema
+from ppcls.engine.core.ema import Ema, ScheduleFreeAverage
 from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.networks import Losses, build_distilling, build_network, join_beside
 from ppcls.engine.core.parallel import synchronize_batch_norm
@@ -44,6 +44,7 @@ from ppcls.loss.class_weights import count_classes
 from ppcls.metric.build import build_metrics, with_unlabelled
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.build import build_optimizer
+from ppcls.optimizer.functional import ScheduleFreeAdamWOptimizer
 from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.rate_scale import RateScale
 from ppcls.optimizer.state import master_weights
@@ -110,6 +111,8 @@ def build_state(
     if config.EMA is not None:
         masters = master_weights(optimizer, model)
         ema = Ema(model, config.EMA.decay, masters, warmup=config.EMA.warmup, frozen=frozen)
+    elif isinstance(optimizer, ScheduleFreeAdamWOptimizer):
+        ema = ScheduleFreeAverage(model, optimizer, frozen)
     network = _training_network(model, config.Arch, config.Loss.Train, config.AMP, config.Global, runtime)
     masks = _attach_masks(model, network, config.Global.seed, runtime)
     if config.Global.recompute:

@@ -1,4 +1,8 @@
-"""Exponential moving average of the weights (Polyak & Juditsky 1992)."""
+"""Averages of the weights, with which models are evaluated.
+
+`Ema` is the exponential moving average (Polyak & Juditsky 1992), and `ScheduleFreeAverage` the average of an
+optimizer that computes one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ import paddle
 from paddle import nn
 
 from ppcls.errors import counted
+from ppcls.optimizer.functional import SPREAD, ScheduleFreeAdamWOptimizer
+from ppcls.optimizer.state import MASTER, optimizer_state
 
 INITIAL_SHARE = 0.05  # largest share of the initial weights in an average that represents the training
 
@@ -107,7 +113,7 @@ class Ema:
                 average.scale_(self._decay).add_(exact * (1.0 - self._decay))
 
     def state_dict(self) -> dict[str, paddle.Tensor]:
-        """Returns the average itself, not a copy, keyed by the names of the model's tensors."""
+        """Returns the average by the names of the model's tensors; buffers themselves, not copies."""
         return self._average
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
@@ -125,7 +131,7 @@ class Ema:
     def applied(self) -> Iterator[None]:
         """Returns a context in which the model has the averaged weights."""
         weights = {key: value.clone() for key, value in self._live.items()}
-        self._fill(self._average)
+        self._fill(self.state_dict())
         try:
             yield
         finally:
@@ -135,3 +141,39 @@ class Ema:
     def _fill(self, source: dict[str, paddle.Tensor]) -> None:
         for key, live in self._live.items():
             live.copy_(source[key].astype(live.dtype), True)
+
+
+class ScheduleFreeAverage(Ema):
+    """Average of the weights that `ScheduleFreeAdamWOptimizer` computes.
+
+    The statistics of BatchNorm are the current ones. They belong to the weights of training, of which the
+    average is a share of ``beta1``.
+
+    Args:
+        model: Bare model.
+        optimizer: Optimizer of the model.
+        frozen: Names of parameters and buffers that training does not change.
+    """
+
+    def __init__(
+        self, model: nn.Layer, optimizer: ScheduleFreeAdamWOptimizer, frozen: Container[str] = ()
+    ) -> None:
+        super().__init__(model, decay=0.0, frozen=frozen)  # so that buffers are the current ones
+        self._model = model
+        self._optimizer = optimizer
+        self._trained = {
+            name: weight for name, weight in model.named_parameters() if not weight.stop_gradient
+        }
+        self._averaged = [key for key in self._averaged if key not in self._trained]
+        for name in self._trained:
+            del self._average[name]
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def state_dict(self) -> dict[str, paddle.Tensor]:
+        """Returns the average by the names of the model's tensors; buffers themselves, not copies."""
+        state = optimizer_state(self._optimizer, self._model)
+        averages = {
+            name: self._optimizer.average(state.get(f"{name}/{MASTER}", weight), state[f"{name}/{SPREAD}"])
+            for name, weight in self._trained.items()
+        }
+        return {**self._average, **averages}

@@ -45,6 +45,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "repeated images": {"DataLoader__Train__sampler__name": "RepeatedAugSampler"},
     "bfloat16": {"AMP__dtype": "bfloat16"},
+    "schedule-free": {
+        "Optimizer": {
+            "name": "ScheduleFreeAdamW",
+            "lr": {"name": "Constant", "learning_rate": 1e-3, "warmup_epoch": 1},
+            "clip_norm": 1.0,
+        },
+    },
     "adamw": {"Optimizer": {"name": "AdamW", "lr": {"name": "Cosine", "learning_rate": 1e-3}}},
 }
 

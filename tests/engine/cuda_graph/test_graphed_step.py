@@ -103,6 +103,7 @@ SPECS = {
     "LARS": {"name": "LARS", "lars_coeff": 0.1},
     "Lion": {"name": "Lion", "weight_decay": 0.1},
     "Muon": {"name": "Muon", "weight_decay": 0.1},
+    "ScheduleFreeAdamW": {"name": "ScheduleFreeAdamW", "weight_decay": 0.1},
     "frozen": {"name": "Momentum", "freeze": ["conv.*", "bn.*"]},
     "by name": {
         "name": "Momentum",
