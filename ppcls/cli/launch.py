@@ -123,7 +123,11 @@ def _launch(words: Sequence[str]) -> None:
     for line in describe_overrides(split.options, environment):
         print_error(line)
     gpus = environment.get("PADDLE_DEVICES") or split.gpus  # the launcher prefers the variable
-    check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, find_gpus())
+    visible = find_gpus()
+    check_gpus(gpus, environment.get("PADDLE_NPROC_PER_NODE") or split.processes, visible)
+    if not visible.has_cuda:
+        # The launcher would look for one GPU per process in this variable, even if it is empty.
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
     options = resolve_master(split.options, environment)
     wait_for_master(options, environment)
     # With etcd, the launcher has time limits of its own.

@@ -19,6 +19,10 @@ COMMON: dict[str, Any] = {
     "Global__epochs": 3,
     "Global__update_freq": 2,
     "EMA__decay": 0.5,
+    # The GPU decodes a share of each batch with its hardware and the rest with CUDA, which round differently.
+    # So pixels would depend on the batch size per process.
+    "DataLoader__Train__loader__dali": {"num_threads": 1, "decode_on": "cpu"},
+    "DataLoader__Eval__loader__dali": {"num_threads": 1, "decode_on": "cpu"},
 }
 
 

@@ -49,6 +49,13 @@ from ppcls.weights.files import read_arrays  # noqa: E402
 
 _LIMIT = 1800.0  # seconds for one start of the run
 _SCRIPT = Path(__file__).with_name("soak_run.py")
+# On GPUs, equal bits need these variables before the import of Paddle. `Global.deterministic` comes too late,
+# because soak_run.py imports Paddle before the run.
+_DETERMINISTIC = {
+    "FLAGS_cudnn_deterministic": "1",
+    "FLAGS_embedding_deterministic": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
 
 
 def main() -> int:
@@ -217,6 +224,12 @@ class Soak:
             "DataLoader.Train.sampler.batch_size": "null",
             "DataLoader.Train.sampler.global_batch_size": 64,
         }
+        environment = dict(os.environ)
+        if options.gpus:
+            environment |= _DETERMINISTIC
+        else:
+            # Paddle's launcher would look for one GPU per process in this variable, even if it is empty.
+            environment.pop("CUDA_VISIBLE_DEVICES", None)
         log = (options.output / f"{folder.name}.log").open("ab")
         steps = options.output / f"{folder.name}.steps"
         steps.mkdir(exist_ok=True)
@@ -233,7 +246,7 @@ class Soak:
             cwd=options.output,  # which contains the data set
             # The launcher does not pass -s to its processes.
             env={
-                **os.environ,
+                **environment,
                 "SOAK_STEPS": str(steps / f"{number:04d}"),
                 **({"PYTHONNOUSERSITE": "1"} if sys.flags.no_user_site else {}),
             },
