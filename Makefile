@@ -177,6 +177,7 @@ docs: setup-dev ## write docs/config.md, docs/models.md and configs/schema.json,
 	@echo "site/index.html"
 
 requirements: ## write requirements*.txt from pyproject.toml
+	@test -x $(RUN) || $(MAKE) setup # not a prerequisite: pyproject.toml is newer, and the old files would be installed
 	@$(RUN) .ci/requirements.py
 
 lock: ## write requirements-*.lock, with the hash of each package (needs uv and a network)

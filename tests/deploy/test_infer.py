@@ -241,7 +241,8 @@ def test_infer_image_with_too_many_pixels_is_bad(
         (["b.jpg", "--out", "empty.jsonl"], "--out empty.jsonl: is a folder; choose a new file"),
         (
             ["b.jpg", "--out", "classes.xlsx"],
-            "--out classes.xlsx: expected a file name that ends in .csv, .jsonl or .parquet",
+            "--out classes.xlsx: expected a file name that ends in .csv, .jsonl or .parquet; use "
+            "classes.csv, which spreadsheets such as Excel open",
         ),
         (
             ["b.jpg", "--out", "notes.jsonl"],

@@ -118,10 +118,11 @@ class ModelSource:
         """Returns the description of the model that `ppcls.deploy.predictor.Predictor` loads.
 
         On a GPU, a trained model normalizes the images itself if it can. So 8-bit pixels are copied to the
-        GPU, a quarter of the bytes, and no CPU core normalizes them. DALI normalizes on the GPU anyway.
+        GPU, a quarter of the bytes, and no CPU core normalizes them. This does not depend on `by_dali`: the
+        config of a run with DALI is also that of a server and of Python, where threads load the images.
         """
         trained = self.config is not None
-        if trained and device == "gpu" and not self.by_dali and self.description.can_contain_normalization:
+        if trained and device == "gpu" and self.description.can_contain_normalization:
             return self.description.with_pixel_input("normalize")
         return self.description
 

@@ -46,8 +46,10 @@ def test_find_source_run_means_its_best_model(run: Path) -> None:
     assert find_source(run, ["Global.use_dali=True"]).by_dali
 
 
-def test_trained_model_expects_pixels_on_a_gpu(run: Path) -> None:
-    source = find_source(run)
+@pytest.mark.parametrize("use_dali", [False, True])
+def test_trained_model_expects_pixels_on_a_gpu(run: Path, use_dali: bool) -> None:
+    """Also if DALI loaded the training images: a server loads images by threads."""
+    source = find_source(run, [f"Global.use_dali={use_dali}"])
     assert source.description_on("cpu") is source.description
     found = source.description_on("gpu")
     assert (found.Input.dtype, found.Input.shape) == ("uint8", (-1, 32, 32, 3))
@@ -57,7 +59,6 @@ def test_trained_model_expects_pixels_on_a_gpu(run: Path) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        pytest.param("Global.use_dali=True", id="DALI normalizes on the GPU"),
         pytest.param(
             "Infer.transforms=[{DecodeImage: {to_rgb: False}}, {Pad: {padding: 2}}, "
             "{ResizeImage: {size: 32}}, {NormalizeImage: null}]",
