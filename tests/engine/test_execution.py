@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,14 +96,22 @@ def test_rounded_bfloat16_is_not_compiled(make_config: Callable[..., Config]) ->
         compiling.compile_model(nn.Linear(1, 1), config.Arch, config.AMP, Runtime())
 
 
-def test_compilation_without_a_writable_home_is_explained(
+def test_a_model_is_compiled_without_a_writable_home(
     make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    (tmp_path / "temporary").mkdir()
+    home = str(tmp_path / "file" / "home")
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = make_config("x", Global__to_static=True)
-    with pytest.raises(UserError, match="set the environment variable HOME to a folder"):
-        compiling.compile_model(nn.Linear(1, 1), config.Arch, config.AMP, Runtime())
+    layer = nn.Linear(3, 2)
+    network = compiling.compile_model(layer, config.Arch, config.AMP, Runtime())
+    for images in (1, 2):
+        batch = paddle.ones([images, 3])
+        np.testing.assert_allclose(network(batch).numpy(), layer(batch).numpy(), rtol=1e-5)
+        assert os.environ["HOME"] == home
+    assert [*(tmp_path / "temporary").glob(".home-*/.cache/paddle/to_static_tmp/*/*.py")]
 
 
 @pytest.mark.parametrize("world", [1, 2])

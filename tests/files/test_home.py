@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,24 @@ def test_another_home_is_set_within_the_block(
         assert Path(os.environ["HOME"]).parent == folder
     assert os.environ.get("HOME") == (None if home is None else str(tmp_path / home))
     assert [*folder.iterdir()] == []
+
+
+def test_home_of_another_user_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files can't even be listed, for example those of root in a container of another user."""
+    home = tmp_path / "root"
+    whole = os.stat
+
+    def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if not isinstance(path, int) and home in Path(os.fsdecode(path)).parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return whole(path, *arguments, **options)
+
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != home)
+    with writable_home(tmp_path):
+        assert os.environ["HOME"] != str(home)
 
 
 def test_a_writable_home_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.layers.norm_act import expect_float16
 from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
-from ppcls.files.home import unwritable_cache
+from ppcls.files.home import WritableHome
 from ppcls.runtime.paddle_import import stop_cudnn_search
 from ppcls.runtime.start import Runtime
 
@@ -123,6 +123,12 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
     def __init__(self, model: nn.Layer) -> None:
         super().__init__()
         self.model = model
+        self._home = WritableHome()
+
+    def __call__(self, *inputs: paddle.Tensor) -> paddle.Tensor:
+        """Returns the model's logits. Paddle compiles the model in the first call, and for other shapes."""
+        with self._home.used():
+            return super().__call__(*inputs)
 
     def forward(self, image: paddle.Tensor) -> paddle.Tensor:
         """Returns the model's logits."""
@@ -143,14 +149,8 @@ def compile_model(model: nn.Layer, arch: AnyArch, amp: AMP | None, runtime: Runt
     """Returns the compiled model.
 
     Raises:
-        UserError: The run uses bfloat16 on a CPU, or Paddle cannot write in the home folder.
+        UserError: The run uses bfloat16 on a CPU.
     """
-    if (cache := unwritable_cache()) is not None:
-        raise UserError(
-            f"Global.to_static: Paddle writes the functions that it compiles in {cache}, which is not "
-            "writable; set the environment variable HOME to a folder that you may write to, or set "
-            "Global.to_static=False"
-        )
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError(
             "Global.to_static: bfloat16 on a CPU rounds each layer's operands, which cannot be compiled; "
