@@ -34,11 +34,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used, which keeps ``import ppcls`` fast."""
     if name not in __all__:
+        from ppcls.errors import MissingAttributeError
+
         public = ", ".join(each for each in __all__ if not each.startswith("_"))
         message = (
             f"module 'ppcls' has no attribute '{name}'; it has {public}; to load a model: Classifier(FOLDER)"
         )
-        raise AttributeError(message, name=name)
+        raise MissingAttributeError(message, name=name)
     module = {"Classifier": "ppcls.classifier", "Predictor": "ppcls.deploy.predictor"}.get(name, "ppcls.api")
     return getattr(import_module(module), name)
 

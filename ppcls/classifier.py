@@ -131,6 +131,7 @@ class Classifier(ExplainsGuesses):
             raise UserError(f"{model}: no such architecture, file or folder{known}")
 
     @classmethod
+    @show_in_python
     def from_bundle(
         cls,
         path: str | Path,
@@ -663,6 +664,7 @@ class Predictions(list[Classification], ExplainsGuesses):
         columns, rows = self._as_table()
         return pd.DataFrame(rows, columns=columns)
 
+    @show_in_python
     def to_csv(self, path: str | Path) -> None:
         """Writes the table of `to_dataframe` to a new file, as CSV in UTF-8 with a byte order mark.
 

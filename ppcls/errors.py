@@ -80,6 +80,22 @@ class SignalExit(Exception):  # noqa: N818 - not an error: the user asked for it
         return [str(self)]
 
 
+class MissingAttributeError(AttributeError):
+    """Raised for a name that the package, or an object of the Python API, does not have."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that a notebook shows instead of a traceback."""
+        return [f"AttributeError: {self}"]
+
+
+class ArgumentError(TypeError):
+    """Raised if a method of the Python API is called with arguments that it does not have, or without one."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that a notebook shows instead of a traceback."""
+        return [f"TypeError: {self}"]
+
+
 class NotebookInterrupt(KeyboardInterrupt):
     """Raised by the Python API for an interrupt. A notebook shows it in one line."""
 

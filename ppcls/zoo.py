@@ -16,6 +16,7 @@ import yaml
 
 _FILE = Path(__file__).with_name("zoo.yaml")
 _URL = "https://paddle-imagenet-models-name.bj.bcebos.com/dygraph"
+_NO_HOME = Path("/nonexistent")  # as Debian names the home of users without one
 _ENDING = "_pretrained.pdparams"
 _LEAST_PATCHES = 8  # per side, for networks with the option `patch_size` that accept images of many sizes
 
@@ -216,7 +217,20 @@ def weights_folders() -> list[Path]:
     New downloads are stored in the first folder.
     """
     home = os.environ.get("PPCLS_HOME")
-    return [*([Path(home) / "weights"] if home else []), Path.home() / ".paddleclas" / "weights"]
+    return [*([Path(home) / "weights"] if home else []), _user_home() / ".paddleclas" / "weights"]
+
+
+def _user_home() -> Path:
+    """Returns the home folder of the user; for a user without one, a folder that does not exist.
+
+    In containers, the user often has no name and HOME is not set, or HOME is that of root. Each check for a
+    file in the home of another user would raise a `PermissionError`.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return _NO_HOME
+    return home if os.access(home, os.X_OK) or not os.path.exists(home) else _NO_HOME  # noqa: PTH110
 
 
 def cache_folder(name: str) -> Path:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,34 @@ def test_predict_accepts_every_kind_of_image(trained: tuple[Classifier, Training
 def test_arguments_of_other_libraries_are_explained(argument: dict[str, Any], advice: str) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(argument))!r}; {advice}"):
         Classifier("ResNet18").predict("photo.jpg", **argument)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model.predict("photo.jpg", save=True),
+        lambda model: model.predict(),
+        lambda model: model.predict("photo.jpg", 1, 2),
+        lambda model: model.train("pictures", 20),
+        lambda model: model.train("pictures", epoch=3),
+        lambda model: Classifier("ResNet18", num_classes=3),
+        lambda model: Predictions([], []).to_csv(),
+        lambda model: Classifier.from_bundle(folder="bundle"),
+        lambda model: model.fit("pictures"),
+        lambda model: ppcls.Clasifier,
+    ],
+)
+def test_wrong_calls_have_one_line_in_a_notebook(call: Callable[[Classifier], object]) -> None:
+    with pytest.raises((TypeError, AttributeError, UserError)) as caught:
+        call(Classifier("ResNet18"))
+    (line,) = getattr(caught.value, "_render_traceback_")()  # noqa: B009 - the type of the error varies
+    assert "\n" not in line
+    assert line.startswith(("TypeError: ", "AttributeError: ", "UserError: "))
+
+
+def test_missing_argument_lists_the_arguments() -> None:
+    with pytest.raises(TypeError, match=r"images, topk, urls, on_error$"):
+        Classifier("ResNet18").predict()  # type: ignore[call-arg]
 
 
 def test_half_precision_is_not_a_device() -> None:

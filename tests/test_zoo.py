@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ppcls.zoo import ZOO, architecture, families_with, weights_url
+from ppcls.zoo import ZOO, architecture, cached_file, families_with, weights_url
 
 SWIN = "SwinTransformer_tiny_patch4_window7_224"
 SERVER = "https://paddle-imagenet-models-name.bj.bcebos.com/dygraph"
@@ -171,3 +172,20 @@ def test_parameters_and_flops_are_those_of_the_model(name: str) -> None:
     entry = ZOO[name]
     build = partial(build_model, name, input_image_channel=entry.channels)
     assert measure(build, entry.input_shape) == (entry.parameters, entry.flops)
+
+
+@pytest.mark.parametrize("home", ["locked", "missing", None])
+def test_weights_are_searched_without_a_usable_home(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without weights, not with an error, as in a container whose HOME belongs to another user."""
+    (tmp_path / "locked").mkdir()
+    monkeypatch.delenv("PPCLS_HOME", raising=False)
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without an entry in passwd
+    else:
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "locked")  # tests may run as root
+    expected = tmp_path / "missing" if home == "missing" else Path("/nonexistent")
+    assert cached_file("x.pdparams") == expected / ".paddleclas" / "weights" / "x.pdparams"

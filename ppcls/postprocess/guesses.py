@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from ppcls.errors import ArgumentError, MissingAttributeError
+
 
 class ExplainsGuesses:
     """Base class of the objects of the Python API, whose errors about unknown names say what to use.
@@ -22,7 +24,7 @@ class ExplainsGuesses:
             """Raises the usual error about an unknown attribute, with advice."""
             advice = find_advice(type(self).guessed_attributes, name)
             message = f"{type(self).__name__!r} object has no attribute {name!r}{advice}"
-            raise AttributeError(message, name=name, obj=self)
+            raise MissingAttributeError(message, name=name, obj=self)
 
 
 def find_advice(guesses: Mapping[str, str], name: str) -> str:
@@ -31,21 +33,36 @@ def find_advice(guesses: Mapping[str, str], name: str) -> str:
     return "" if advice is None else f"; {advice}"
 
 
-def check_argument_names(method: Callable[..., Any], guesses: Mapping[str, str], names: set[str]) -> None:
-    """Checks the names of keyword arguments before a call.
+def check_arguments(
+    method: Callable[..., Any],
+    guesses: Mapping[str, str],
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> None:
+    """Checks the number and the names of arguments before a call.
 
     Args:
         method: Function to call.
         guesses: Advice by the names of arguments.
-        names: Names of the keyword arguments.
+        arguments: Positional arguments.
+        options: Keyword arguments.
 
     Raises:
-        TypeError: The function has no such argument.
+        ArgumentError: The function can't be called with these arguments.
     """
-    parameters = inspect.signature(method).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    for name in sorted(names - {parameter.name for parameter in parameters}):
-        raise TypeError(
-            f"{method.__qualname__}() got an unexpected keyword argument {name!r}{find_advice(guesses, name)}"
+    signature = inspect.signature(method)
+    parameters = signature.parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        for name in sorted(set(options) - {parameter.name for parameter in parameters}):
+            raise ArgumentError(
+                f"{method.__qualname__}() got an unexpected keyword argument {name!r}"
+                f"{find_advice(guesses, name)}"
+            )
+    try:
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        # Without the first argument, which is the object.
+        names = ", ".join(
+            parameter.name for parameter in [*parameters][1:] if parameter.kind is not parameter.VAR_KEYWORD
         )
+        raise ArgumentError(f"{method.__qualname__}(): {error}; its arguments are {names}") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ppcls.errors import NotebookInterrupt, SignalExit, UserError
-from ppcls.postprocess.guesses import check_argument_names
+from ppcls.postprocess.guesses import check_arguments
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
 _TRANSLATED = re.compile(r"<(?P<table>[a-z_]+):(?P<default>[^<>]*)>")
@@ -229,9 +229,8 @@ def show_in_python(method: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if kwargs:
-            guesses = getattr(type(args[0]), "guessed_arguments", {}) if args else {}
-            check_argument_names(method, guesses, set(kwargs))
+        guesses = getattr(type(args[0]), "guessed_arguments", {}) if args else {}
+        check_arguments(method, guesses, args, kwargs)
         try:
             return method(*args, **kwargs)
         except (UserError, SignalExit) as error:
