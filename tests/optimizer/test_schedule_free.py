@@ -17,7 +17,7 @@ from ppcls.config.base.errors import ConfigError
 from ppcls.engine.core.ema import ScheduleFreeAverage
 from ppcls.optimizer.base import Optimizer
 from ppcls.optimizer.build import build_optimizer
-from ppcls.optimizer.functional import ScheduleFreeAdamWOptimizer
+from ppcls.optimizer.functional import SGD_RATE, ScheduleFreeAdamWOptimizer
 from ppcls.optimizer.name_rules import factors
 from ppcls.optimizer.state import load_optimizer_state, optimizer_state
 from ppcls.recipe.schema import Config
@@ -130,6 +130,25 @@ def test_constant_gradients_average_all_updates_equally() -> None:
         layer.weight.grad = paddle.ones([3, 2])
         optimizer.step()
     np.testing.assert_allclose(average.state_dict()["weight"].numpy(), start - 0.1 * 5, rtol=1e-5, atol=1e-6)
+
+
+def test_average_of_frozen_and_plain_sgd_weights_are_the_weights() -> None:
+    """The centers of CenterLoss are updated by plain SGD."""
+    layer = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    layer[0].weight.stop_gradient = True
+    layer[1].weight.optimize_attr[SGD_RATE] = 0.5
+    optimizer = build_optimizer(make_spec(), layer)
+    average = ScheduleFreeAverage(layer, optimizer, frozen={"0.weight"})
+    for step in range(3):
+        for name, parameter in layer.named_parameters():
+            if not parameter.stop_gradient:
+                parameter.grad = paddle.to_tensor(gradient(step, name, parameter.shape))
+        optimizer.step()
+        average.update()
+    averages = average.state_dict()
+    assert averages.keys() == layer.state_dict().keys()
+    same = {name for name, weight in layer.named_parameters() if (averages[name] == weight).all()}
+    assert same == {"0.weight", "1.weight"}
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
