@@ -244,13 +244,13 @@ class ScheduleFreeAdamWOptimizer(FormulaOptimizer):
         (1 - beta1) * z``, with ``c`` equal to the square of ``r`` divided by the sum of its squares so far.
         """
         spread, moment2, correction, rate_sum = stored
-        moment2.lerp_(gradient.square(), 1.0 - self._beta2)
+        # In place, because new memory for large tensors takes most of the time on a CPU.
+        moment2.scale_(self._beta2).add_(gradient.square().scale_(1.0 - self._beta2))
         correction.scale_(self._beta2, bias=1.0 - self._beta2)  # 1 - beta2^t
         rate = rate * correction.sqrt()
         rate_sum.add_(rate.square())
         # A warm-up starts at a rate of 0, whose share is 0.
         share = rate.square() / rate_sum.clip(min=_SMALLEST_RATE_SUM)
-        # In place, because new memory for large tensors takes most of the time on a CPU.
         step = gradient / moment2.sqrt().scale_(1.0, bias=self._epsilon)
         if decay:
             step.add_(decay * weight)
