@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import httpx
 import numpy as np
@@ -23,7 +22,7 @@ from onnx import helper, numpy_helper
 from PIL import Image
 from running import running
 from runs import GUARD
-from small_classifier import export_model, forget_files, write_config
+from small_classifier import export_model, forget_files
 from sockets import exchange
 
 pytestmark = pytest.mark.hostile
@@ -36,19 +35,11 @@ def large_image() -> bytes:
     return file.getvalue()
 
 
-@pytest.fixture(scope="module")
-def config(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_config(tmp_path_factory.mktemp("config") / "config.yaml", tree)
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
-def test_ready_is_true_after_decoders_were_killed_again_and_again(
-    signal_number: int, config: Path, tmp_path: Path
-) -> None:
+def test_ready_is_true_after_decoders_were_killed_again_and_again(exported: Path, tmp_path: Path) -> None:
     image = large_image()
-    with running(tmp_path, "-c", config) as server, server.client() as client:
+    with running(tmp_path, "--model", exported) as server, server.client() as client:
         assert client.post("/predict", content=image, headers=PNG).status_code == 200
-        for _ in range(3):
+        for signal_number in (signal.SIGKILL, signal.SIGSEGV) * 2:
             for child in psutil.Process(server.process.pid).children(recursive=True):
                 os.kill(child.pid, signal_number)
             status = client.post("/predict", content=image, headers=PNG).status_code
@@ -57,9 +48,9 @@ def test_ready_is_true_after_decoders_were_killed_again_and_again(
             assert status == 200
 
 
-def test_ready_is_false_while_no_decoder_can_be_started(config: Path, tmp_path: Path) -> None:
+def test_ready_is_false_while_no_decoder_can_be_started(exported: Path, tmp_path: Path) -> None:
     image = large_image()
-    with running(tmp_path, "-c", config) as server, server.client() as client:
+    with running(tmp_path, "--model", exported) as server, server.client() as client:
         assert client.post("/predict", content=image, headers=PNG).status_code == 200
         process = psutil.Process(server.process.pid)
         for child in process.children(recursive=True):
@@ -88,10 +79,10 @@ def wait_for(client: httpx.Client, status: int, image: bytes | None = None) -> N
 
 
 @pytest.mark.slow
-def test_processes_that_hang_are_replaced_or_make_the_server_unready(config: Path, tmp_path: Path) -> None:
+def test_processes_that_hang_are_replaced_or_make_the_server_unready(exported: Path, tmp_path: Path) -> None:
     """A stopped process hangs as one in an endless loop of C++ code does: it neither answers nor ends."""
     large = large_image()
-    with running(tmp_path, "-c", config, "--timeout", "10") as server, server.client() as client:
+    with running(tmp_path, "--model", exported, "--timeout", "10") as server, server.client() as client:
         wait_for(client, 200, large)
         main = psutil.Process(server.process.pid)
         decoders = [process for process in main.children(recursive=True) if process.parent() != main]
@@ -146,8 +137,19 @@ def first_unready(client: httpx.Client) -> httpx.Response:
     return answer
 
 
-def test_all_answers_forbid_browsers_to_guess_their_type(config: Path, tmp_path: Path) -> None:
-    options = ["-c", config, "--timeout", "1", "--max-mib", "0.05", "--max-waiting", "2", "--max-images", "2"]
+def test_all_answers_forbid_browsers_to_guess_their_type(exported: Path, tmp_path: Path) -> None:
+    options = [
+        "--model",
+        exported,
+        "--timeout",
+        "1",
+        "--max-mib",
+        "0.05",
+        "--max-waiting",
+        "2",
+        "--max-images",
+        "2",
+    ]
     origin = {"Origin": "https://evil.example"}
     both = b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,19 +20,14 @@ from certificates import write_certificate
 from PIL import Image
 from running import Running, running
 from runs import GUARD
-from small_classifier import write_config
 
 pytestmark = pytest.mark.hostile
 
 
 @pytest.fixture(scope="module")
-def config(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_config(tmp_path_factory.mktemp("config") / "config.yaml", tree)
-
-
-@pytest.fixture(scope="module")
-def strict(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    options = ["--timeout", "2", "--max-connections", "40", "--allowed-hosts", "models.example", "-c", config]
+def strict(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    options = ["--timeout", "2", "--max-connections", "40", "--allowed-hosts", "models.example"]
+    options += ["--model", exported]
     with running(tmp_path_factory.mktemp("cwd"), *options) as started:
         yield started
 
@@ -127,12 +121,12 @@ def test_host_header_names_the_server(strict: Running, host: str, status: int) -
     assert text.startswith(f"HTTP/1.1 {status} ".encode()), text
 
 
-def test_image_of_thousands_of_scans_is_rejected_before_decoding(config: Path, tmp_path: Path) -> None:
+def test_image_of_thousands_of_scans_is_rejected_before_decoding(exported: Path, tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("L", (9990, 9990)).save(file, "JPEG", progressive=True)
     whole = file.getvalue()
     image = whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * 4000 + whole[-2:]
-    with running(tmp_path, "-c", config) as server, server.client() as client:
+    with running(tmp_path, "--model", exported) as server, server.client() as client:
         answer = client.post("/predict", content=image, headers={"Content-Type": "image/jpeg"})
         assert answer.status_code == 422
         assert "the JPEG has 4006 scans of 9990x9990 pixels" in answer.json()["error"]
@@ -169,10 +163,10 @@ def test_line_feeds_in_a_body_are_allowed(strict: Running) -> None:
 
 
 def test_connections_without_tls_handshake_neither_block_others_nor_fill_the_log(
-    config: Path, tmp_path: Path
+    exported: Path, tmp_path: Path
 ) -> None:
     certificate, key = write_certificate(tmp_path)
-    options = ["--max-connections", "20", "--tls-cert", certificate, "--tls-key", key, "-c", config]
+    options = ["--max-connections", "20", "--tls-cert", certificate, "--tls-key", key, "--model", exported]
     with running(tmp_path, *options) as server, ExitStack() as stack:
         process = psutil.Process(server.process.pid)
         before = process.num_fds()
@@ -194,10 +188,10 @@ def test_connections_without_tls_handshake_neither_block_others_nor_fill_the_log
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_standard_error_that_nobody_reads_stops_neither_requests_nor_sigterm(
-    log_format: str, config: Path, tmp_path: Path
+    log_format: str, exported: Path, tmp_path: Path
 ) -> None:
     capacity = 65_536  # of a pipe
-    with running(tmp_path, "-c", config, "--access-log", "--log-format", log_format) as server:
+    with running(tmp_path, "--model", exported, "--access-log", "--log-format", log_format) as server:
         with server.client() as client:
             for _ in range(2 * capacity // 1000):
                 assert client.get("/live", params={"long": "x" * 1000}).status_code == 200
@@ -205,7 +199,7 @@ def test_standard_error_that_nobody_reads_stops_neither_requests_nor_sigterm(
         assert server.process.wait(GUARD) == 0
 
 
-def test_one_client_does_not_block_the_others(config: Path, tmp_path: Path, images: list[bytes]) -> None:
+def test_one_client_does_not_block_the_others(exported: Path, tmp_path: Path, images: list[bytes]) -> None:
     """Eight requests of one client, each with 32 images of 100 million pixels in 400 KB."""
     file = io.BytesIO()
     Image.new("1", (10_000, 9990)).save(file, "PNG")
@@ -216,7 +210,7 @@ def test_one_client_does_not_block_the_others(config: Path, tmp_path: Path, imag
         forwarded = {"X-Forwarded-For": "198.51.100.1"}
         return httpx.post(f"{address}/predict", files=bombs, headers=forwarded, timeout=GUARD).status_code
 
-    with running(tmp_path, "-c", config, "--timeout", "8") as server, ThreadPoolExecutor(8) as pool:
+    with running(tmp_path, "--model", exported, "--timeout", "8") as server, ThreadPoolExecutor(8) as pool:
         attacks = [pool.submit(attack, server.address) for _ in range(8)]
         answers = []
         with server.client() as client:
@@ -228,10 +222,10 @@ def test_one_client_does_not_block_the_others(config: Path, tmp_path: Path, imag
         assert set(answers) == {200}
 
 
-def test_sigterm_ends_the_server_although_its_threads_hang(config: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_the_server_although_its_threads_hang(exported: Path, tmp_path: Path) -> None:
     hang = "import time\nfrom ppcls.serve import preparation\n"
     hang += "preparation.read_header = lambda *_: time.sleep(900)"
-    with running(tmp_path, "-c", config, "--timeout", "1", before=hang) as server:
+    with running(tmp_path, "--model", exported, "--timeout", "1", before=hang) as server:
         with server.client() as client:
             headers = {"Content-Type": "image/png"}
             assert client.post("/predict", content=b"image", headers=headers).status_code == 504
