@@ -301,10 +301,11 @@ def test_choices_are_listed_once(name: str, capsys: pytest.CaptureFixture[str]) 
     for option in read_options(COMMANDS[name].options):
         if not option.choices or option.kind is not str:
             continue
+        # Only these values have a hint of their own. One other value stands for all others.
         start = f"{option.name.lstrip('-')}="
-        values = [key.removeprefix(start) for keys in TABLE.get(name, ()) for key in keys.split()]
-        values += [value for table in TABLE.values() for keys in table for value in keys.split()]
-        for value in {"torchscript", "tflite", *values}:
+        keys = [key for names in TABLE.get(name, ()) for key in names.split()]
+        values = {key.removeprefix(start) for key in keys if key.startswith(start)}
+        for value in sorted({"torchscript", "tflite", "on", "off", "learning-rate", *values}):
             if not option.reject(value):
                 continue
             words = [value] if option.argument.positional else [f"{option.name}={value}"]
