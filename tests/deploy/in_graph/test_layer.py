@@ -113,7 +113,7 @@ def export(folder: Path, tree: dict[str, Any], kind: str, *preprocess: str) -> i
     [
         ("paddle", True, "[-1, -1, -1, 3]"),
         ("onnx", True, "[-1, -1, -1, 3]"),
-        ("paddle", "normalize", "[-1, 32, 32, 3]"),
+        pytest.param("paddle", "normalize", "[-1, 32, 32, 3]", marks=pytest.mark.slow),
         ("onnx", "normalize", "[-1, 32, 32, 3]"),
     ],
 )
