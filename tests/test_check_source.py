@@ -207,6 +207,7 @@ def test_check_private_names_finds_those_of_libraries(
     ]
 
 
+@pytest.mark.slow  # make lint checks the same
 def test_check_source_of_this_repository_finds_nothing(
     check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,9 @@ def test_make_cells_is_deterministic(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "use_dali"),
     [
-        pytest.param("cpu", True, id="dali-cpu"),
+        pytest.param(
+            "cpu", True, id="dali-cpu", marks=pytest.mark.slow
+        ),  # 11 s; other tests read such images
         pytest.param("cpu", False, id="paddle", marks=pytest.mark.slow),
         pytest.param("gpu", True, id="dali-gpu", marks=pytest.mark.gpu),
     ],

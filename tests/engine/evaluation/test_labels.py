@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labels")
     for number, name in enumerate(CLASSES):
         paint(folder / "pictures" / name, 40 + 80 * number)
-    options = ["--model", "ResNet18", "--epochs", "4", "--batch-size", "8", "--workers", "0"]
+    options = ["--model", "ResNet18", "--epochs", "2", "--batch-size", "8", "--workers", "0"]
     settings = ["Arch.pretrained=False", "Global.use_dali=False", "Global.device=cpu"]
     sizes = ["--image-size", str(SIDE), "--output", str(folder / "run")]
     assert train([str(folder / "pictures"), *options, *sizes, "-o", *settings]) == 0
