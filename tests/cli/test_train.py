@@ -354,7 +354,7 @@ def test_stderr_of_a_process_holds_only_the_error(config: Path, images: Path) ->
     assert len(message.splitlines()) == 1
 
 
-@pytest.mark.parametrize("reader", ["dali", "workers of paddle.io"])
+@pytest.mark.parametrize("reader", [pytest.param("dali", marks=pytest.mark.slow), "workers of paddle.io"])
 def test_ctrl_c_in_a_terminal_saves_and_stops(config: Path, tmp_path: Path, reader: str) -> None:
     """A terminal sends the signal to all processes in the foreground, including workers."""
     overrides = ["Arch.name=ResNet18", "Global.epochs=1000000"]

@@ -89,7 +89,10 @@ def test_infer_writes_the_embeddings_of_evaluation(
     assert shown[0].endswith(" …")
 
 
-@pytest.mark.parametrize(("kind", "preprocess"), [("paddle", False), ("paddle", True), ("onnx", False)])
+@pytest.mark.parametrize(
+    ("kind", "preprocess"),
+    [pytest.param("paddle", False, marks=pytest.mark.slow), ("paddle", True), ("onnx", False)],
+)
 def test_exported_model_returns_the_same_embeddings(
     tree: dict[str, Any],
     images: list[Path],

@@ -120,7 +120,9 @@ def test_train_uses_weights_downloaded_by_paddleclas(tree: Tree, tmp_path: Path)
     assert "warning: Optimizer.lr.step_each_epoch has no effect" in log
 
 
-@pytest.mark.parametrize("dali", [True, False], ids=["dali", "paddle"])
+@pytest.mark.parametrize(
+    "dali", [pytest.param(True, id="dali"), pytest.param(False, id="paddle", marks=pytest.mark.slow)]
+)
 def test_pp_lcnet_v2_trains_on_several_sizes(tree: Tree, tmp_path: Path, dali: bool) -> None:
     alone(tree, "PPLCNetV2_small")["Global"]["use_dali"] = dali
     train = tree["DataLoader"]["Train"]
@@ -320,7 +322,7 @@ def assert_equal_states(saved: TrainState, resumed: TrainState) -> None:
                 np.testing.assert_array_equal(contents[1][name].numpy(), tensor.numpy(), err_msg=name)
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "Momentum"])
+@pytest.mark.parametrize("optimizer", ["Adam", pytest.param("Momentum", marks=pytest.mark.slow)])
 def test_checkpoint_with_two_optimizers_is_read(tree: Tree, tmp_path: Path, optimizer: str) -> None:
     tree["Arch"] = {
         **{"name": "RecModel", "infer_output_key": "features", "infer_add_softmax": False},

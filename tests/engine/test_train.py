@@ -137,7 +137,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "mixing",
     [
-        {"MixupOperator": {"alpha": 0.8}},
+        pytest.param(
+            {"MixupOperator": {"alpha": 0.8}}, marks=pytest.mark.slow
+        ),  # the other one mixes up, too
         {"OpSampler": {"MixupOperator": {"prob": 0.4}, "CutmixOperator": {"prob": 0.4}}},
     ],
     ids=["Mixup", "OpSampler"],
