@@ -37,7 +37,7 @@ def writes_raw_text(call: ast.Call) -> bool:
     )
     return (writes or prints) and not all(
         isinstance(text, ast.Constant)
-        or (isinstance(text, ast.Call) and ast.unparse(text.func) == "escape_controls")
+        or (isinstance(text, ast.Call) and ast.unparse(text.func) in ("escape_controls", "for_terminal"))
         for text in call.args
     )
 
