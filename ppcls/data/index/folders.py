@@ -54,6 +54,9 @@ class ImageFolderDataset(FileDataset):
 
     If the folder contains `metadata.csv` or `metadata.jsonl` with the columns `file_name` and `label`, as
     image folders of Hugging Face do, these labels are the classes.
+
+    A class folder without images is an error for `part: train`. With `on_error: skip` and `class_num: auto`,
+    the model is trained without this class.
     """
 
     extensions: tuple[str, ...] = IMAGE_EXTENSIONS
