@@ -19,12 +19,14 @@ class InferBenchmarkOptions(RequestOptions):
     """Measure the latency and images/s of a model for several batch sizes and numbers of threads.
 
     Predicts one batch after another. The time of a batch is measured from its images in host memory to its
-    scores in host memory.
+    scores in host memory. With --torch, timm's networks of the same architectures follow, eager and compiled:
+    on a GPU in float16, from 8-bit images, and on a CPU in float32, from normalized images.
     """
 
     examples: ClassVar[Sequence[str]] = (
         "python benchmarks/run.py infer --model runs/pets/best_model",
         "python benchmarks/run.py infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
+        "python benchmarks/run.py infer --model runs/pets --torch PYTHON",
     )
 
     model: tuple[Path, ...] = required(
@@ -37,6 +39,9 @@ class InferBenchmarkOptions(RequestOptions):
     threads: tuple[int, ...] = option(
         (), "numbers of CPU threads for the model (default: number of cores)", gt=0
     )
+    torch: str | None = option(
+        None, "also measure timm with this Python interpreter, which has torch and timm", metavar="PYTHON"
+    )
     trust: bool = trust_option()
     out: Path | None = out_option()
 
@@ -44,7 +49,14 @@ class InferBenchmarkOptions(RequestOptions):
 @command("infer", InferBenchmarkOptions)
 def measure_infer(options: InferBenchmarkOptions) -> None:
     """Measures the latency of models."""
-    from benchmarks.infer.requests import find_latencies, find_models, inspect_machine, make_candidates
+    from benchmarks.infer.requests import (
+        find_latencies,
+        find_models,
+        inspect_machine,
+        make_candidates,
+        pytorch_requests,
+    )
+    from benchmarks.pytorch.candidates import find_pytorch
     from ppcls.bench.results.schema import new_results
     from ppcls.config.base.yaml import dump_yaml
 
@@ -54,6 +66,9 @@ def measure_infer(options: InferBenchmarkOptions) -> None:
     effort = options.effort(options.requests)
     axes = (options.threads or (machine["cores"],), options.batch_size)
     candidates = make_candidates(models, machine["device"], axes, options.override, effort)
+    if options.torch is not None:
+        report(f"PyTorch {find_pytorch(options.torch)} in {options.torch}")
+        candidates += pytorch_requests(options.torch, models, machine["device"], axes, effort)
     device = machine["machine"]["Device"]
     report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.pytorch.candidates import COMPILED, EAGER, TIMM_MODELS
 from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import Label
 from ppcls.deploy.models.description import ModelDescription
@@ -22,6 +23,7 @@ _ENGINES: dict[Engine, str] = {
     "tensorrt": "TensorRT",
 }
 _WORKER = Path(__file__).resolve().parents[1] / "worker.py"
+_ROOT = Path(__file__).resolve().parents[2]
 _INSPECT_SECONDS = 300.0  # timeout of the process that inspects the machine
 _FEW = 100  # with fewer requests, the 99th percentile is nearly the time of the slowest request
 
@@ -107,6 +109,66 @@ def make_candidates(
         }
         process = MeasuringProcess(worker_command(_WORKER, "infer"), task, effort.timeout)
         candidates.append(Candidate(str(path), f"{name}, batch {batch_size}", process.run, labels))
+    return candidates
+
+
+def pytorch_requests(
+    python: str,
+    models: Models,
+    device: Literal["cpu", "gpu"],
+    axes: tuple[Sequence[int], Sequence[int]],
+    effort: Effort,
+) -> list[Candidate[str]]:
+    """Returns candidates that measure timm's networks of the same architectures, eager and compiled.
+
+    Args:
+        python: Python interpreter with PyTorch and timm.
+        models: Models of ppcls. Each architecture is measured once.
+        device: Device to run on.
+        axes: Numbers of threads and batch sizes.
+        effort: Number and duration of the measurements.
+
+    Raises:
+        UserError: timm has no network for any of the models, as far as ppcls knows.
+    """
+    described = {source.description.Global.model_name: source.description for _, source in models}
+    known = {name: description for name, description in described.items() if name in TIMM_MODELS}
+    if not known:
+        raise UserError(
+            f"--torch: expected a model among {', '.join(TIMM_MODELS)}, got {', '.join(described)}; "
+            "remove --torch"
+        )
+    candidates = []
+    threads_and_batches = list(product(*map(dict.fromkeys, axes)))
+    for name, (threads, batch_size), framework in product(known, threads_and_batches, (EAGER, COMPILED)):
+        height, width = known[name].image_size
+        labels: dict[str, Label] = {
+            "model": name,
+            "image": f"{height}x{width}x3 uint8" if device == "gpu" else f"3x{height}x{width}",
+            "run by": f"{framework}, {'float16' if device == 'gpu' else 'float32'}",
+            "device": device,
+            "threads": threads,
+            "batch size": batch_size,
+        }
+        task = {
+            "timm": TIMM_MODELS[name],
+            "classes": known[name].width,
+            "size": (height, width),
+            "batch_size": batch_size,
+            "device": device,
+            "threads": threads,
+            "compile": framework == COMPILED,
+            "warm_up": effort.warm_up,
+            "requests": effort.counted,
+            "seconds": effort.seconds,
+        }
+        # A module: the folder of a script is in the path, and the module of this name in this folder would
+        # hide the package requests.
+        command = [python, "-m", "benchmarks.infer.torch_requests"]
+        process = MeasuringProcess(command, task, effort.timeout, {"PYTHONPATH": str(_ROOT)})
+        plural = "s" if threads > 1 else ""
+        text = f"{name} by {labels['run by']}, {device}, {threads} thread{plural}, batch {batch_size}"
+        candidates.append(Candidate(f"{framework}: {name}", text, process.run, labels))
     return candidates
 
 

@@ -268,6 +268,12 @@ class ModelDescription(Section):
         return self.width + 1 if extra else self.width
 
     @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the model's input; -1 for images of different sizes."""
+        height, width = self.Input.shape[2:] if self.Input.layout == "NCHW" else self.Input.shape[1:3]
+        return height, width
+
+    @property
     def input_bytes(self) -> int:
         """Size of the input of one image in bytes; 0 if images have different sizes."""
         sizes = self.Input.shape[1:]
@@ -305,7 +311,7 @@ class ModelDescription(Section):
         Raises:
             UserError: The transforms do not return 8-bit pixels before NormalizeImage.
         """
-        height, width = self.Input.shape[2:] if self.Input.layout == "NCHW" else self.Input.shape[1:3]
+        height, width = self.image_size
         if contained == "all":
             height = -1
             width = -1

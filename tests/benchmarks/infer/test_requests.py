@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from finished_candidates import finished
-from small_classifier import NAME, export_model
+from small_classifier import NAME, config_tree, export_model, write_config, write_weights
 
 from benchmarks.infer.predictions import measure
-from benchmarks.infer.requests import find_latencies, find_models, make_candidates
+from benchmarks.infer.requests import find_latencies, find_models, make_candidates, pytorch_requests
 from benchmarks.run import main as benchmark
 from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import read_results
@@ -53,6 +55,50 @@ def test_measure_model_of_pixels(exported: dict[str, Path]) -> None:
     task = {"model": str(pixels), "overrides": ["Global.device=cpu", "Global.cpu_threads=1"], "trust": False}
     found = measure({**task, "batch_size": 2, "warm_up": 1, "requests": 2, "seconds": 0.05})
     assert found["requests"] == 2
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The config of a ResNet18 with random weights."""
+    folder = tmp_path_factory.mktemp("resnet")
+    tree = config_tree(write_weights(folder / "model.safetensors", "ResNet18"), None)
+    tree["Arch"]["name"] = "ResNet18"
+    return write_config(folder / "config.yaml", tree)
+
+
+def test_pytorch_requests_are_eager_and_compiled(resnet: Path) -> None:
+    models = find_models([resnet], [])
+    on_gpu = pytorch_requests("python3", models, "gpu", ([12], [1, 128]), Effort())
+    assert [(each.labels["run by"], each.labels["batch size"]) for each in on_gpu] == [
+        ("PyTorch, float16", 1),
+        ("PyTorch, compiled, float16", 1),
+        ("PyTorch, float16", 128),
+        ("PyTorch, compiled, float16", 128),
+    ]
+    assert {each.labels["image"] for each in on_gpu} == {"32x32x3 uint8"}
+    (eager, _) = pytorch_requests("python3", models, "cpu", ([2], [4]), Effort())
+    assert eager.name == "ResNet18 by PyTorch, float32, cpu, 2 threads, batch 4"
+    assert eager.labels["image"] == "3x32x32"
+
+
+def test_pytorch_requests_of_unknown_networks_are_an_error(exported: dict[str, Path]) -> None:
+    models = find_models([exported["onnx"]], [])
+    with pytest.raises(UserError, match=f"--torch: expected a model among .*, got {NAME}; remove --torch"):
+        pytorch_requests("python3", models, "cpu", ([1], [1]), Effort())
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None or importlib.util.find_spec("timm") is None,
+    reason="no torch and timm",
+)
+def test_pytorch_measures_real_requests(resnet: Path) -> None:
+    models = find_models([resnet], [])
+    effort = Effort(rounds=1, warm_up=1, counted=3)
+    (eager, _) = pytorch_requests(sys.executable, models, "cpu", ([1], [2]), effort)
+    found = eager.measure()
+    assert found["requests"] == 3
+    assert 0 < found["p50"] <= found["p90"] <= found["p99"]
+    assert found["images_per_second"] == pytest.approx(2 / found["p50"], rel=1)
 
 
 def test_make_candidates_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
