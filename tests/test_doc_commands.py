@@ -122,9 +122,7 @@ MODELS = (
     r"|exported/|--resume RUN|--model (FOLDER|EXPORT)|cp -rL runs"
 )
 SERVER = r"(ppcls |python tools/)serve|tensorboard|make visualdl"
-QUICK = (
-    r"find|make (help|docs|requirements)|(ppcls |python tools/)(dataset|models)\b|.*--(print-config|help)\b"
-)
+QUICK = r"find|make (help|docs|requirements)|.*--(print-config|help)\b"
 
 
 def run(command: str, folder: Path, variables: dict[str, str] | None = None) -> None:

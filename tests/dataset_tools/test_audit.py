@@ -32,6 +32,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PPCLS_HOME", str(tmp_path_factory.mktemp("home")))
 
 
+@pytest.mark.slow
 def test_audit_of_a_hostile_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "pictures"
     for seed in range(24):

@@ -81,6 +81,7 @@ def build(class_num, data_format, input_image_channel):
 """
 
 
+@pytest.mark.slow
 def test_batches_that_exceed_the_memory_are_halved(make_yaml, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "hungry_net_5.py").write_text(NET)
     monkeypatch.chdir(tmp_path)

@@ -237,6 +237,7 @@ def hang_in_loop(file: Path, for_any_image: bool) -> None:
     onnx.save(model, str(file))
 
 
+@pytest.mark.slow
 def test_ready_is_false_while_a_model_hangs_in_c(tmp_path: Path) -> None:
     exported = export_model(tmp_path)
     forget_files(exported)
@@ -267,6 +268,7 @@ def test_ready_is_false_while_a_model_hangs_in_c(tmp_path: Path) -> None:
             assert re.search("threads did not end within [0-9.]+ s after the signal", errors)
 
 
+@pytest.mark.slow
 def test_sigterm_answers_all_requests_after_a_paddle_model_was_loaded(tmp_path: Path) -> None:
     """Paddle replaces the handler of SIGTERM when it is imported, here in a thread of the running server."""
     exported = export_model(tmp_path)

@@ -222,6 +222,7 @@ def test_one_client_does_not_block_the_others(exported: Path, tmp_path: Path, im
         assert set(answers) == {200}
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_server_although_its_threads_hang(exported: Path, tmp_path: Path) -> None:
     hang = "import time\nfrom ppcls.serve import preparation\n"
     hang += "preparation.read_header = lambda *_: time.sleep(900)"

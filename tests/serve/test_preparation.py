@@ -114,6 +114,7 @@ def test_prepare_works_after_idle_decoders_were_killed(attempts: int) -> None:
     with_preparation(act, DecodeImage())
 
 
+@pytest.mark.slow
 def test_prepare_works_after_the_process_that_forks_decoders_was_killed() -> None:
     async def act(preparation: Preparation) -> None:
         await preparation.prepare(LARGE)

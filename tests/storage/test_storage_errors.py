@@ -412,6 +412,7 @@ def check_requests(cloud: Cloud, allowed: bytes) -> None:
     urlopen(Request(url, allowed, {"Content-Type": "text/plain"}, method="POST")).close()
 
 
+@pytest.mark.slow
 def test_moto_checks_keys_and_policies(clouds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = clouds("s3")
     reader = account_policy(cloud.proxy.url, "s3:GetObject", "s3:ListBucket")

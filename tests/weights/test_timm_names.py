@@ -34,7 +34,12 @@ LARGE = {
     "hgnetv2_b4",
     "resnext101_32x8d",
     "mixnet_l",
-}  # smaller ones have the same rules
+    "swinv2_tiny_window8_256",
+    "res2net50_14w_8s",
+    "torchvision/swin_t",
+    "torchvision/convnext_tiny",
+    "torchvision/inception_v3",
+}  # others have the same rules
 OPTIONS: dict[str, dict[str, Any]] = {
     "ResNet18": {"use_first_short_conv": False},
     "SwinTransformer_tiny_patch4_window7_224": {"shift_single_window": False},

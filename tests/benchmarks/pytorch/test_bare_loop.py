@@ -75,6 +75,7 @@ def test_measure_bare_loop_rejects_several_labels_per_image(make_config: MakeCon
         measure(config)
 
 
+@pytest.mark.slow
 def test_command_measures_ppcls_beside_the_bare_loop(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     config = make_yaml(Arch__name="PPLCNet_x0_25")
     brief = [

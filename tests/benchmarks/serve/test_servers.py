@@ -21,6 +21,7 @@ from ppcls.bench.results.schema import read_results
 from ppcls.engine.autotune.processes import MeasurementFailed
 
 
+@pytest.mark.slow
 def test_benchmark_serve_measures_all_servers_with_each_number_of_clients(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

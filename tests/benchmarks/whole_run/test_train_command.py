@@ -16,6 +16,7 @@ from ppcls.bench.results.schema import read_results
 from ppcls.engine.autotune.processes import MeasurementFailed
 
 
+@pytest.mark.slow
 def test_command_splits_the_time_of_a_real_run(tmp_path: Path) -> None:
     overrides = [each for each in write_images(tmp_path) if "batch_size" not in each]
     overrides += [each.replace("Train", "Eval") for each in overrides[:2]]

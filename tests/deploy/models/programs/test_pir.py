@@ -215,7 +215,13 @@ def check_export(name: str, folder: Path) -> None:
     read(file.read_bytes())
 
 
-@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * name.startswith("Swin"))  # takes half of the time
+        for name in VARIED
+    ],
+)
 def test_exported_network_is_accepted(name: str, tmp_path: Path) -> None:
     check_export(name, tmp_path)
 
