@@ -122,6 +122,7 @@ def test_exported_model_returns_the_same_embeddings(
             Predictor(tmp_path / "inference", device="cpu", **settings)
 
 
+@pytest.mark.slow
 def test_export_omits_the_head(tree: dict[str, Any], exported: Path, tmp_path: Path) -> None:
     large = {**tree, "Arch": {**tree["Arch"], "Head": {**tree["Arch"]["Head"], "class_num": 50_000}}}
     large["Global"] = {**tree["Global"], "pretrained_model": str(tmp_path / "large.safetensors")}

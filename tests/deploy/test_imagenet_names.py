@@ -43,6 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_file_with_the_class_list_of_imagenet_is_used_by_all_commands(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

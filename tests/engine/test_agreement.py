@@ -137,6 +137,7 @@ def test_one_rank_per_machine_verifies_the_checkpoint(ended: tuple[dict[str, Any
     assert second < 1 << 20
 
 
+@pytest.mark.slow
 def test_run_stops_if_one_rank_has_no_data(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """Which of them says so first is open; `test_failure_of_one_rank_ends_all` hears both."""
     config = make_yaml("run", Arch__name="Linear")

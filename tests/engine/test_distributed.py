@@ -155,7 +155,8 @@ def test_ranks_share_batch_norms_statistics(
     assert f"{records[-1].metrics['top1']:.4f}" == loss[2]
 
 
-@pytest.mark.parametrize("bad", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [0, 1])
 def test_bad_image_on_one_rank_stops_all_ranks(
     make_yaml: Callable[..., Path], images: Path, tmp_path: Path, bad: int
 ) -> None:

@@ -42,6 +42,7 @@ def train(tree: dict[str, Any], *overrides: str) -> Any:
     return read_weights(Path(tree["Global"]["output_dir"]) / "latest")
 
 
+@pytest.mark.slow
 def test_resumed_run_ends_with_the_same_weights_and_unlabelled_images_matter(
     images: Path, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def test_signal_to_one_rank_stops_all_at_the_same_update(
     assert verify(tmp_path / "run" / "latest").update == updates[-1]
 
 
+@pytest.mark.slow
 def test_launcher_sigterm_stops_all_ranks(make_yaml: Callable[..., Path], tmp_path: Path) -> None:
     """It signals each rank three times, one rank after the other, and kills what is left after 30 s."""
     run = Running(make_yaml("run", **{**COMMON, "Global__epochs": 100_000}), tmp_path / "notes", 2)

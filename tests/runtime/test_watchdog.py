@@ -227,6 +227,7 @@ def test_evaluation_with_a_stuck_rank_stops(config: Path) -> None:
     assert [each.name for each in run.iterdir()] == ["failures"], "evaluation writes no log"
 
 
+@pytest.mark.slow
 def test_terminal_shows_the_rank_that_failed_first(config: Path) -> None:
     """Rank 0 fails in C++ because rank 1 ended."""
     code, terminal = launch_two_ranks(config, "train:bad image")

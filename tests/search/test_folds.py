@@ -96,6 +96,7 @@ def rows_of(run: Path) -> list[list[str]]:
     return list(csv.reader((run / "confusion.csv").read_text("utf-8-sig").splitlines()))[1:]
 
 
+@pytest.mark.slow
 def test_report_has_mean_and_deviation_of_all_folds(make_yaml, tmp_path: Path, capsys) -> None:
     assert cli.train(["-c", str(make_yaml(**SMALL)), "--folds", "2"]) == 0
     text = capsys.readouterr().out

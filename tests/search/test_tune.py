@@ -157,6 +157,7 @@ def test_search_without_a_complete_trial_is_an_error(make_config, tmp_path: Path
     assert len(lines) == 3  # the search does not repeat the error nine times
 
 
+@pytest.mark.slow
 def test_command_trains_and_writes_the_page(make_yaml, tmp_path: Path, capsys) -> None:
     pytest.importorskip("optuna")
     config = str(make_yaml(Global__use_dali=False, Global__epochs=1))

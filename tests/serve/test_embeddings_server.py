@@ -86,6 +86,7 @@ def test_page_shows_the_first_values(embedding_server: Running, images: list[byt
         assert len(shown.inner_text().split(", ")) == SIZE + 1
 
 
+@pytest.mark.slow
 @pytest.mark.hostile
 def test_search_escapes_names_that_are_not_utf8(
     embedding_config: dict[str, Any], folder: Path, images: list[bytes]

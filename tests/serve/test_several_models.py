@@ -97,6 +97,7 @@ def test_models_are_chosen_loaded_replaced_and_unloaded(protected: Running, imag
         assert client.get("/ready").status_code == 200
 
 
+@pytest.mark.slow
 def test_the_models_that_are_not_used_leave(models: Path, tmp_path: Path) -> None:
     names = [f"m{number}" for number in range(6)]
     for name in names:

@@ -55,6 +55,7 @@ def predicted_images(server: Running) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_workers_share_the_port_and_one_that_is_killed_is_replaced(
     server: Running, images: list[bytes]
 ) -> None:

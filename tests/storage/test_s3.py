@@ -50,6 +50,7 @@ class LostMachine(RunHook):
             raise RuntimeError("the machine is gone")
 
 
+@pytest.mark.slow
 def test_run_on_two_machines_ends_with_the_bits_of_one_run(
     server: FaultProxy, tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

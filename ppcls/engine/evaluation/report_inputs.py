@@ -35,6 +35,27 @@ _NAMED = 3  # largest number of classes in the caption of an image with a mixed 
 _BINS = 40  # of a histogram of weights
 
 
+class TurnLock(AbstractContextManager[None]):
+    """A lock that threads get in the order in which they ask for it.
+
+    If a thread releases a usual lock and asks for it again at once, it gets it before a thread that waits. So
+    heat maps, one after the other, left the check of labels almost no time: 64 images in 16 seconds.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._next = Lock()  # held by the thread that waits for the other lock; the rest wait for this one
+
+    @override
+    def __enter__(self) -> None:
+        with self._next:
+            self._lock.acquire()
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class ReportImages(PictureSource, StepObserver):
     """Keeps the first training images of each epoch, and reads evaluated images.
 
@@ -70,7 +91,7 @@ class ReportImages(PictureSource, StepObserver):
         self._heat_maps = cache(heat_maps)
         self._audit = audit
         self.left: Callable[[], float] = lambda: math.inf
-        self._lock = Lock()
+        self._lock = TurnLock()
         self._epoch: int | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
         self._pictures: list[Picture] = []

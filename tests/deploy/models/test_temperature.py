@@ -98,6 +98,7 @@ def test_invalid_temperature_file_is_an_error(tmp_path: Path, text: str) -> None
         read_temperature(tmp_path)
 
 
+@pytest.mark.slow
 def test_calibrated_checkpoint_is_exported_with_its_temperature(make_config, tmp_path, capsys) -> None:
     from ppcls import fit
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import Thread
 
 import numpy as np
 import paddle
@@ -10,7 +12,7 @@ from small_net import Net, make_state
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.transforms.specs import DecodeImage, NormalizeImage, ToCHWImage
 from ppcls.data.transforms.specs.basic import DecodeNumpy
-from ppcls.engine.evaluation.report_inputs import ReportImages, unnormalize, weight_histograms
+from ppcls.engine.evaluation.report_inputs import ReportImages, TurnLock, unnormalize, weight_histograms
 from ppcls.recipe.schema import Config
 
 NORMALIZE = NormalizeImage(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
@@ -127,3 +129,22 @@ def test_histogram_counts_half_precision_weights() -> None:
     model.conv.weight = paddle.create_parameter([2, 2], "float32")
     model.to(dtype="bfloat16")
     assert weight_histograms(model)["fc.weight"].counts.sum() == 16
+
+
+def test_thread_that_waits_gets_the_lock_before_one_that_asks_again() -> None:
+    lock = TurnLock()
+    order = []
+
+    def wait() -> None:
+        with lock:
+            order.append("waiting")
+
+    thread = Thread(target=wait)
+    with lock:
+        thread.start()
+        while not lock._next.locked():  # until the thread waits
+            time.sleep(0.001)
+    with lock:
+        order.append("again")
+    thread.join()
+    assert order == ["waiting", "again"]
