@@ -87,9 +87,9 @@ $(READY26): requirements.txt $(DEV_INPUTS) pyproject.toml
 # The tests start hundreds of processes, which would otherwise compile the code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# All tests of a file run in one process, because some of them start several ranks. With four processes, two cores
-# were idle for a tenth of the time, because tests wait for servers and signals.
-PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder
+# All tests of a file run in one process, because some of them start several ranks. Five processes are not faster on two
+# cores: each collects all tests.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model

@@ -107,6 +107,7 @@ def test_example_config_trains(
     assert (few_digits / "output" / name / trained).exists()
 
 
+@pytest.mark.slow
 def test_train_example_predicts(few_digits: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "train.py"],

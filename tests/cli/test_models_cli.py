@@ -25,6 +25,7 @@ def test_list_does_not_import_paddle() -> None:
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=GUARD)
 
 
+@pytest.mark.slow
 def test_measure_prints_json_only() -> None:
     tool = ROOT / "tools" / "models.py"
     done = subprocess.run(

@@ -69,6 +69,7 @@ def test_infer_by_name_predicts_photographs(folder: Path, capsys: pytest.Capture
     check_names({photo: line["names"] for photo, line in infer(folder, capsys, NAME).items()})
 
 
+@pytest.mark.slow
 def test_exported_onnx_of_published_model_predicts_the_same(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,10 @@ from PIL import Image
 SCRIPT = ROOT / "examples" / "paired_images.py"
 
 
-@pytest.mark.parametrize("options", [["--dali"], []], ids=["dali", "paddle.io"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(["--dali"], id="dali"), pytest.param([], id="paddle.io", marks=pytest.mark.slow)],
+)
 def test_example_network_sharpens_images(options: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *options, "--steps", "24"],

@@ -49,6 +49,7 @@ def test_nothing_fits_is_an_error(make_config, monkeypatch: pytest.MonkeyPatch) 
         find(make_config(), lambda _: None)
 
 
+@pytest.mark.slow
 def test_dry_run_of_each_size_is_reported(make_yaml, capsys) -> None:
     config = make_yaml(Global__use_dali=False)
     assert cli.train(["-c", str(config), "--find-batch-size"]) == 0
