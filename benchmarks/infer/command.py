@@ -40,7 +40,9 @@ class InferBenchmarkOptions(RequestOptions):
         (), "numbers of CPU threads for the model (default: number of cores)", gt=0
     )
     torch: str | None = option(
-        None, "also measure timm with this Python interpreter, which has torch and timm", metavar="PYTHON"
+        None,
+        "also measure timm with this Python interpreter, which has torch, torchvision and timm",
+        metavar="PYTHON",
     )
     trust: bool = trust_option()
     out: Path | None = out_option()

@@ -32,7 +32,7 @@ SPEED_FLAGS = {
 }
 # Variables that Paddle reads at its import. They make Paddle, cuDNN and cuBLAS produce the same bits in every
 # run.
-_DETERMINISTIC = {
+DETERMINISTIC = {
     "FLAGS_cudnn_deterministic": "1",
     "FLAGS_embedding_deterministic": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -112,7 +112,7 @@ def import_with(
     """
     threads = set_threads(settings.cpu_threads, cores, launched="PADDLE_TRAINERS_NUM" in os.environ)
     if settings.deterministic:
-        os.environ |= {"MKL_CBWR": "AUTO"} | _DETERMINISTIC | _current("MKL_CBWR")
+        os.environ |= {"MKL_CBWR": "AUTO"} | DETERMINISTIC | _current("MKL_CBWR")
     flags = budget.flags() if budget is not None else {}
     users = _current(*flags)
     os.environ |= flags
@@ -128,7 +128,7 @@ def import_with(
 
 def describe_early_import() -> PaddleImport:
     """Returns the settings of a Paddle that was imported before the first run and set OMP_NUM_THREADS."""
-    return PaddleImport(_omp_threads() or 1, deterministic=_DETERMINISTIC.items() <= os.environ.items())
+    return PaddleImport(_omp_threads() or 1, deterministic=DETERMINISTIC.items() <= os.environ.items())
 
 
 def import_paddle() -> None:

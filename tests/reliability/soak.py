@@ -45,17 +45,11 @@ sys.path.insert(0, str(ROOT))
 from ppcls.dataset_tools.digits import make_digits  # noqa: E402 - after the path
 from ppcls.report.jsonlines import read_records  # noqa: E402
 from ppcls.report.record import EvalRecord  # noqa: E402
+from ppcls.runtime.paddle_import import DETERMINISTIC  # noqa: E402
 from ppcls.weights.files import read_arrays  # noqa: E402
 
 _LIMIT = 1800.0  # seconds for one start of the run
 _SCRIPT = Path(__file__).with_name("soak_run.py")
-# On GPUs, equal bits need these variables before the import of Paddle. `Global.deterministic` comes too late,
-# because soak_run.py imports Paddle before the run.
-_DETERMINISTIC = {
-    "FLAGS_cudnn_deterministic": "1",
-    "FLAGS_embedding_deterministic": "1",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-}
 
 
 def main() -> int:
@@ -226,7 +220,8 @@ class Soak:
         }
         environment = dict(os.environ)
         if options.gpus:
-            environment |= _DETERMINISTIC
+            # `Global.deterministic` would come too late, because soak_run.py imports Paddle before the run.
+            environment |= DETERMINISTIC
         else:
             # Paddle's launcher would look for one GPU per process in this variable, even if it is empty.
             environment.pop("CUDA_VISIBLE_DEVICES", None)

@@ -85,6 +85,10 @@ def make_candidates(
             raise MeasurementFailed(str(error)) from None
         changes = {"overrides": overrides, "source": variant.source, "settle": inspection.settle_seconds}
         command = worker_command(worker, "train", processes=variant.processes)
-        return MeasuringProcess(command, asdict(task) | changes, task.timeout, variant.environment())
+        environment = variant.environment()
+        if inspection.device == "cpu":
+            # Paddle's launcher would look for one GPU per process in this variable, even if it is empty.
+            environment["CUDA_VISIBLE_DEVICES"] = None
+        return MeasuringProcess(command, asdict(task) | changes, task.timeout, environment)
 
     return [make_candidate(variant, inspection, make_process) for variant in variants]
