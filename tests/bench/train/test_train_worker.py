@@ -148,8 +148,12 @@ def test_measure_multi_label_images(make_config: MakeConfig, images: Path) -> No
 
 
 def test_command_measures_in_processes(
-    make_yaml: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_yaml: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hides GPUs, which must not confuse Paddle's launcher
     config = make_yaml(Arch__name="PPLCNet_x0_25")
     arguments = [
         "--rounds",
