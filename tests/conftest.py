@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -96,6 +98,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     several = item.get_closest_marker("several_gpus")
     if several is not None and _gpu_count() < several.args[0]:
         pytest.skip(f"fewer than {several.args[0]} NVIDIA GPUs that this Paddle can use")
+
+
+@pytest.fixture(autouse=True)
+def _random_numbers() -> None:
+    """Seeds all generators, so that a test does not depend on the tests before it in its process."""
+    random.seed(0)
+    np.random.seed(0)
+    if (paddle := sys.modules.get("paddle")) is not None:
+        paddle.seed(0)
 
 
 @pytest.fixture(autouse=True)
