@@ -11,7 +11,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, UnderscoredConvNorm, batch_norm, uniform_linear
-from ppcls.arch.layers.norm_act import norm_relu
+from ppcls.arch.layers.norm_act import convolve_norm, norm_relu
 from ppcls.arch.public.names import PublicNames
 
 _BOTTLENECK = 4  # number of channels between the two convolutions of a layer, divided by the growth
@@ -31,6 +31,11 @@ class NormConv(nn.Layer):  # type: ignore[misc]
         """Maps [B, C, H, W] (or NHWC) to [B, C', H, W]."""
         return self._conv(norm_relu(self._batch_norm, x))
 
+    @property
+    def layers(self) -> tuple[nn.BatchNorm2D, nn.Conv2D]:
+        """The batch norm and the convolution."""
+        return self._batch_norm, self._conv
+
 
 class DenseLayer(nn.Layer):  # type: ignore[misc]
     """Two convolutions, whose output is appended to the channels of the input."""
@@ -44,7 +49,15 @@ class DenseLayer(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C + growth, H, W]."""
-        return paddle.concat([x, self.bn_ac_func2(self.bn_ac_func1(x))], axis=self._channels)
+        # The first convolution and the second batch norm can be one kernel.
+        first_norm, first_convolution = self.bn_ac_func1.layers
+        second_norm, second_convolution = self.bn_ac_func2.layers
+        inner = convolve_norm(first_convolution, second_norm, norm_relu(first_norm, x), F.relu)
+        return paddle.concat([x, second_convolution(inner)], axis=self._channels)
+
+    def convolutions_and_norms(self) -> list[tuple[nn.Layer, nn.Layer]]:
+        """Returns the first convolution and the batch norm after it; see `ConvNorm`."""
+        return [(self.bn_ac_func1.layers[1], self.bn_ac_func2.layers[0])]
 
 
 class DenseBlock(nn.Layer):  # type: ignore[misc]

@@ -115,18 +115,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   running_variance[channel] = momentum * running_variance[channel] + (1.f - momentum) * variance;
 }
 
-// The operations after normalization: none, ReLU, the addition of a shortcut and ReLU, hard swish, or swish.
-enum Tail { NONE, RELU, ADD_RELU, HARD_SWISH, SWISH };
-
-__device__ __forceinline__ float sigmoid(float value) { return 1.f / (1.f + __expf(-value)); }
-
-// The activation of a normalized value.
-template <Tail TAIL> __device__ __forceinline__ float activate(float value) {
-  if (TAIL == HARD_SWISH) return value * fminf(fmaxf(value + 3.f, 0.f), 6.f) * (1.f / 6.f);
-  if (TAIL == SWISH) return value * sigmoid(value);
-  return value;
-}
-
 // The gradient of a normalized value, from that of its activation.
 template <Tail TAIL> __device__ __forceinline__ float activation_gradient(float gradient, float value) {
   if (TAIL == RELU) return value <= 0.f ? 0.f : gradient;
@@ -166,12 +154,8 @@ __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 
       for (int j = 0; j < VECTOR; ++j) {
         value[j] = value[j] * scale[j] + bias[j];
         if (TAIL == ADD_RELU) value[j] += addend[j];
+        if (TAIL == RELU || TAIL == ADD_RELU) bits |= (unsigned int)passes_relu(value[j]) << j;
         value[j] = activate<TAIL>(value[j]);
-        if (TAIL == RELU || TAIL == ADD_RELU) {
-          const bool passes = !(value[j] <= 0.f);
-          value[j] = passes ? value[j] : 0.f;
-          bits |= (unsigned int)passes << j;
-        }
       }
       y[index] = pack(value);
       if (TAIL == ADD_RELU && mask) mask[index] = bits;

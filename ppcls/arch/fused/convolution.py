@@ -14,7 +14,13 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.fused.cuda import CudaUnavailableError, contiguous, current_stream, load_library
+from ppcls.arch.fused.cuda import (
+    CudaUnavailableError,
+    address,
+    contiguous,
+    current_stream,
+    load_library,
+)
 from ppcls.arch.kernels.geometry import Geometry
 
 # values of enumerations in cudnn.h
@@ -26,6 +32,10 @@ _DEFAULT_MATH = 0
 _TENSOR_CORES = 1
 _ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnDataType_t
 _ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorithms per direction
+_IMPLICIT_PRECOMPUTED = 1  # the only algorithm of convolutions with a bias and no activation
+_RELU = 1
+_IDENTITY = 5
+_PROPAGATE_NAN = 1
 _DETERMINISTIC = "FLAGS_cudnn_deterministic"
 _MAX_WORKSPACE = 1 << 30  # bytes
 
@@ -52,6 +62,29 @@ def convolve_fork(x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[Tensor
     """
     output, same = _ForkingConvolution.apply(contiguous(x), weight, geometry)
     return output, same
+
+
+def convolve_biased(
+    x: Tensor, kernel: Tensor, bias: Tensor, geometry: Geometry, shortcut: Tensor | None, *, relu: bool
+) -> Tensor:
+    """Returns ``convolution(x) + bias + shortcut``, and applies ReLU to it if ``relu`` is True.
+
+    One kernel computes all of it. It has no gradient.
+
+    Args:
+        x: Contiguous [B, H, W, C] float16 or bfloat16.
+        kernel: Contiguous weights in cuDNN's order, [C', KH, KW, C / groups], in the dtype of ``x``.
+        bias: [C'], in the dtype of ``x``.
+        geometry: As in `convolve`.
+        shortcut: Contiguous [B, H', W', C'], in the dtype of ``x``; None for no addition.
+        relu: Whether to apply ReLU.
+
+    Raises:
+        CudaUnavailableError: cuDNN has no such kernel for these shapes.
+    """
+    outputs, height, width, channels = kernel.shape
+    plan = _plan(tuple(x.shape), (outputs, channels, height, width), x.dtype, geometry)
+    return plan.forward_biased(x, kernel, bias, shortcut, relu=relu)
 
 
 @cache
@@ -160,6 +193,7 @@ class _Plan:
         self._x = make("Tensor", "Tensor4d", _NHWC, element, batch, channels, height, width)
         self._y = make("Tensor", "Tensor4d", _NHWC, element, batch, outputs, rows, columns)
         self._w = make("Filter", "Filter4d", element, _NHWC, outputs, channels // groups, kernel_y, kernel_x)
+        self._bias = make("Tensor", "Tensor4d", _NHWC, element, 1, outputs, 1, 1)
         shape = (pad_y, pad_x, stride_y, stride_x, dilate_y, dilate_x, _CROSS_CORRELATION, _FLOAT)
         self._convolution = make("Convolution", "Convolution2d", *shape)
         self._cudnn.call("cudnnSetConvolutionGroupCount", self._convolution, groups)
@@ -187,6 +221,31 @@ class _Plan:
         self._run("Forward", (x, kernel, y))
         return y
 
+    def forward_biased(
+        self, x: Tensor, kernel: Tensor, bias: Tensor, shortcut: Tensor | None, *, relu: bool
+    ) -> Tensor:
+        """See `convolve_biased`."""
+        library = self._cudnn
+        y = paddle.empty(self._output, x.dtype)
+        algorithm, size, math = self._choose_biased()
+        library.call("cudnnSetConvolutionMathType", self._convolution, math)
+        addend = y if shortcut is None else shortcut  # multiplied by 0, and not read, if there is no shortcut
+        library.call(
+            "cudnnConvolutionBiasActivationForward",
+            library.handle(),
+            ctypes.byref(ctypes.c_float(1.0)),
+            *(self._x, address(x), self._w, address(kernel)),
+            self._convolution,
+            algorithm,
+            address(library.workspace(size)),
+            ctypes.c_size_t(size),
+            ctypes.byref(ctypes.c_float(0.0 if shortcut is None else 1.0)),
+            *(self._y, address(addend), self._bias, address(bias)),
+            library.activation(_RELU if relu else _IDENTITY),
+            *(self._y, address(y)),
+        )
+        return y
+
     def input_gradient(self, gradient: Tensor, kernel: Tensor, total: Tensor | None) -> Tensor:
         """Returns the gradient of the images. If ``total`` is not None, adds the gradient to it in place."""
         dx = paddle.empty(self._input, gradient.dtype) if total is None else total
@@ -208,6 +267,14 @@ class _Plan:
             self._algorithms[direction] = self._cudnn.choose(direction, operands, self._convolution)
         return self._algorithms[direction]
 
+    def _choose_biased(self) -> tuple[int, int, int]:
+        """Returns the algorithm of `forward_biased`; see `_choose`."""
+        if "biased" not in self._algorithms:
+            operands = self._operands["Forward"]
+            only = _IMPLICIT_PRECOMPUTED
+            self._algorithms["biased"] = self._cudnn.choose("Forward", operands, self._convolution, only)
+        return self._algorithms["biased"]
+
     def _run(self, direction: str, tensors: tuple[Tensor, Tensor, Tensor], beta: float = 0.0) -> None:
         """Computes ``direction``. The third tensor receives the result plus ``beta`` times its old value."""
         library = self._cudnn
@@ -216,8 +283,7 @@ class _Plan:
         library.call("cudnnSetConvolutionMathType", self._convolution, math)
         workspace = library.workspace(size)
         first, second, result = (
-            (descriptor, ctypes.c_void_p(tensor.data_ptr()))
-            for descriptor, tensor in zip(operands, tensors, strict=True)
+            (descriptor, address(tensor)) for descriptor, tensor in zip(operands, tensors, strict=True)
         )
         library.call(
             f"cudnnConvolution{direction}",
@@ -227,7 +293,7 @@ class _Plan:
             *second,
             self._convolution,
             algorithm,
-            ctypes.c_void_p(workspace.data_ptr()),
+            address(workspace),
             ctypes.c_size_t(size),
             ctypes.byref(ctypes.c_float(beta)),
             *result,
@@ -257,6 +323,7 @@ class Cudnn:
         self._stream = 0
         self.call("cudnnCreate", ctypes.byref(self._handle))
         self._workspaces = [paddle.empty([1 << 20], "uint8")]  # all stay allocated: CUDA graphs may use them
+        self._activations: dict[int, ctypes.c_void_p] = {}
 
     def call(self, name: str, *arguments: object) -> None:
         """Calls the cuDNN function ``name``.
@@ -281,7 +348,14 @@ class Cudnn:
             self._workspaces.append(paddle.empty([size], "uint8"))
         return self._workspaces[-1]
 
-    def descriptor(self, create: str, fill: str, *values: int) -> ctypes.c_void_p:
+    def activation(self, mode: int) -> ctypes.c_void_p:
+        """Returns the descriptor of an activation without parameters, a cudnnActivationMode_t."""
+        if mode not in self._activations:
+            values = mode, _PROPAGATE_NAN, ctypes.c_double(0.0)
+            self._activations[mode] = self.descriptor("Activation", "Activation", *values)
+        return self._activations[mode]
+
+    def descriptor(self, create: str, fill: str, *values: object) -> ctypes.c_void_p:
         """Returns a new descriptor after ``cudnnSet{fill}Descriptor`` has set it to ``values``."""
         descriptor = ctypes.c_void_p()
         self.call(f"cudnnCreate{create}Descriptor", ctypes.byref(descriptor))
@@ -293,10 +367,20 @@ class Cudnn:
         direction: str,
         operands: _Descriptors,
         convolution: ctypes.c_void_p,
+        only: int | None = None,
     ) -> tuple[int, int, int]:
         """Returns the algorithm that cuDNN expects to be fastest, its workspace in bytes, and its math type.
 
         cuDNN can also time all algorithms, but this search finds no faster ones (docs/performance.md).
+
+        Args:
+            direction: Part of the name of cuDNN's functions.
+            operands: Descriptors of the operands and the result.
+            convolution: Descriptor of the convolution.
+            only: The one algorithm that is allowed; None for any.
+
+        Raises:
+            CudaUnavailableError: No algorithm is allowed, or each needs too much memory.
         """
         first, second, result = operands
         candidates = (_Performance * _ALGORITHMS)()
@@ -307,6 +391,7 @@ class Cudnn:
         deterministic = paddle.get_flags(_DETERMINISTIC)[_DETERMINISTIC]
         for candidate in candidates[: count.value]:
             allowed = candidate.determinism == 1 or not deterministic
+            allowed = allowed and only in (None, candidate.algorithm)
             if candidate.status == 0 and candidate.memory <= _MAX_WORKSPACE and allowed:
                 return candidate.algorithm, candidate.memory, candidate.math
-        raise CudaUnavailableError(f"{name}: every algorithm needs a workspace > {_MAX_WORKSPACE} bytes")
+        raise CudaUnavailableError(f"{name}: no allowed algorithm has a workspace <= {_MAX_WORKSPACE} bytes")

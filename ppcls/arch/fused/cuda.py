@@ -72,6 +72,13 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
+def with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:
+    """Returns the tensor with ``count`` zeros appended along ``axis``."""
+    shape = list(tensor.shape)
+    shape[axis] = count
+    return paddle.concat([tensor, paddle.zeros(shape, tensor.dtype)], axis=axis)
+
+
 def address(tensor: Tensor | None) -> ctypes.c_void_p:
     """Returns the address of a contiguous tensor; null for None."""
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -1,6 +1,6 @@
 // Depthwise convolutions of NHWC images: forward, and the gradients. This file is appended to vector.cuh. NVRTC
-// receives KERNEL, the side of the kernel, STRIDE (1 or 2), and WIDTH, the number of threads that process adjacent
-// channels.
+// receives KERNEL, the side of the kernel, STRIDE (1 or 2), WIDTH, the number of threads that process adjacent channels,
+// and TAIL, the activation of the outputs (a `Tail`, NONE for training).
 //
 // A thread processes two channels. It keeps their weights, or the sums of their gradients, in registers, and computes
 // strips of COLUMNS adjacent pixels of a row. Images are arrays of pairs of channels, [batch, height, width, pairs].
@@ -61,7 +61,8 @@ __device__ __forceinline__ void load_weights(float2 (&weight)[KERNEL * KERNEL], 
     weight[i] = reinterpret_cast<const float2 *>(weights)[(flipped ? KERNEL * KERNEL - 1 - i : i) * pairs + pair];
 }
 
-// y = convolution of x. With flipped weights and a stride of 1, this is also the gradient of the input.
+// y = activation of the convolution of x. With flipped weights and a stride of 1, and no activation, this is also the gradient of the
+// input.
 extern "C" __global__ void __launch_bounds__(THREADS)
     depthwise(const Pair *x, const float *weights, const float *bias, Pair *y, int batch, int height, int width,
               int out_height, int out_width, int pairs, int top, int left, int flipped) {
@@ -93,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Pair *output = y + ((long long)(at.image * out_height + at.row) * out_width + at.column) * pairs + pair;
 #pragma unroll
     for (int i = 0; i < COLUMNS; ++i)
-      if (at.column + i < out_width) output[i * pairs] = to_pair(sum[i]);
+      if (at.column + i < out_width)
+        output[i * pairs] = to_pair(make_float2(activate<TAIL>(sum[i].x), activate<TAIL>(sum[i].y)));
   }
 }
 

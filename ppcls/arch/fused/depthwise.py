@@ -10,6 +10,7 @@ errors.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
+from ppcls.arch.fused.batch_norm import Tail
 from ppcls.arch.fused.cuda import Kernels, address, contiguous, kernels
 from ppcls.arch.fused.sum_rows import sum_rows
 
@@ -77,6 +79,28 @@ def convolve_depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, window: W
     return output
 
 
+def convolve_depthwise_biased(x: Tensor, packed: Tensor, bias: Tensor, window: Window, tail: Tail) -> Tensor:
+    """Returns the activation of the depthwise convolution of images on the GPU. It has no gradient.
+
+    Args:
+        x: [B, H, W, C] float32, float16 or bfloat16.
+        packed: Weights, see `pack`.
+        bias: [C] float32.
+        window: Stride and padding.
+        tail: Activation, except ``add_relu``.
+    """
+    kernel = math.isqrt(packed.shape[0])
+    return _DepthwiseKernels(contiguous(x), kernel, window, tail).forward(contiguous(x), packed, bias)
+
+
+def pack(weight: Tensor) -> Tensor:
+    """Returns weights [C, 1, K, K] of any dtype in the order of the kernels, [K * K, C] float32.
+
+    The kernels read the weights of adjacent channels together.
+    """
+    return weight.astype("float32").flatten(1).transpose([1, 0]).contiguous()
+
+
 class _Depthwise(PyLayer):  # type: ignore[misc]
     """The differentiable operation of `convolve_depthwise` without a bias."""
 
@@ -103,8 +127,7 @@ class _BiasedDepthwise(PyLayer):  # type: ignore[misc]
 
 def _forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
     launcher = _DepthwiseKernels(x, weight.shape[-1], window)
-    # The kernels read the weights of adjacent channels together.
-    packed = weight.astype("float32").flatten(1).transpose([1, 0]).contiguous()
+    packed = pack(weight)
     context.save_for_backward(x, packed)
     context.launcher = launcher
     context.weight = (weight.shape, weight.dtype)
@@ -129,9 +152,9 @@ def _gradients(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _DepthwiseKernels:
-    """Launches the kernels for images with the shape and dtype of ``x``."""
+    """Launches the kernels for images with the shape and dtype of ``x``, and outputs with an activation."""
 
-    def __init__(self, x: Tensor, kernel: int, window: Window) -> None:
+    def __init__(self, x: Tensor, kernel: int, window: Window, tail: Tail = "none") -> None:
         batch, height, width, channels = x.shape
         top, bottom, left, right = window.padding
         rows = (height + top + bottom - kernel) // window.stride + 1
@@ -146,7 +169,12 @@ class _DepthwiseKernels:
         self._width = _WIDEST
         while self._width > 8 and self._pairs % self._width:
             self._width //= 2
-        defines = (f"KERNEL={kernel}", f"STRIDE={window.stride}", f"WIDTH={self._width}")
+        defines = (
+            f"KERNEL={kernel}",
+            f"STRIDE={window.stride}",
+            f"WIDTH={self._width}",
+            f"TAIL={tail.upper()}",
+        )
         self._kernels: Kernels = kernels("depthwise.cu", x.dtype, *defines)
 
     def forward(self, x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:

@@ -19,9 +19,9 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.fused import batch_norm, convolution, linear, max_pool
+from ppcls.arch.fused import batch_norm, convolution, folded, linear, max_pool
 from ppcls.arch.fused.amp import cast, compute_dtype
-from ppcls.arch.fused.cuda import fills_vectors, kernels
+from ppcls.arch.fused.cuda import fills_vectors, kernels, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise
 from ppcls.arch.fused.depthwise import supports as supports_depthwise
 from ppcls.arch.fused.token_layers import fuse_tokens
@@ -51,7 +51,8 @@ def fuse(model: nn.Layer) -> int:
     These are NHWC convolutions, batch norms and max poolings, and the layers of `fuse_tokens`. Batch norms
     use the kernels in training mode, and in evaluation mode if gradients are disabled. Frozen batch norms,
     which normalize with running statistics during training, do not change. Subclasses of Paddle's layers,
-    which may compute something else, do not change either, except `ImageConv2D`.
+    which may compute something else, do not change either, except `ImageConv2D`. Within
+    `ppcls.arch.fused.folded.constant_weights`, convolutions and the batch norms after them are one kernel.
 
     Returns:
         Number of layers that were fused, without linear layers.
@@ -70,7 +71,17 @@ def fuse(model: nn.Layer) -> int:
             count += 1
         elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
+    for layer in model.sublayers(include_self=True):
+        for first, norm in _pairs(layer):
+            if "forward" in vars(first) and "forward" in vars(norm):  # both are fused
+                folded.attach(first, norm)
     return count + fuse_tokens(model)
+
+
+def _pairs(layer: nn.Layer) -> list[tuple[nn.Layer, nn.Layer]]:
+    """Returns the convolutions of a layer, each with the batch norm that always follows it."""
+    pairs = getattr(layer, "convolutions_and_norms", None)
+    return [] if pairs is None else pairs()
 
 
 def _is_plain_convolution(layer: nn.Conv2D) -> bool:
@@ -115,8 +126,8 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Te
     weight = layer.weight
     missing = _CHANNELS - x.shape[-1]
     if missing > 0 and groups_of(layer) == 1 and dtype != paddle.float32:
-        x = _with_zeros(x, 3, missing)
-        weight = _with_zeros(weight, 1, missing)
+        x = with_zeros(x, 3, missing)
+        weight = with_zeros(weight, 1, missing)
     problem = convolution.find_problem(tuple(x.shape), tuple(weight.shape), dtype, settings)
     if problem is not None:
         _report(tuple(x.shape[1:]), tuple(weight.shape), problem)
@@ -152,13 +163,6 @@ def _multiply_patches(layer: nn.Conv2D, x: Tensor) -> Tensor:
     patches = x.reshape([-1, rows, columns, height * width * channels])
     weight = layer.weight.transpose([2, 3, 1, 0]).reshape([height * width * channels, outputs])
     return linear.multiply(patches, weight, layer.bias)
-
-
-def _with_zeros(tensor: Tensor, axis: int, count: int) -> Tensor:
-    """Returns the tensor with ``count`` zeros appended along ``axis``."""
-    shape = list(tensor.shape)
-    shape[axis] = count
-    return paddle.concat([tensor, paddle.zeros(shape, tensor.dtype)], axis=axis)
 
 
 def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:

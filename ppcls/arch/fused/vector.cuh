@@ -58,3 +58,20 @@ __device__ __forceinline__ uint4 pack(const float *value) {
   }
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
+
+// The operations after a normalization or a convolution: none, ReLU, the addition of a shortcut and ReLU, hard swish, or
+// swish.
+enum Tail { NONE, RELU, ADD_RELU, HARD_SWISH, SWISH };
+
+__device__ __forceinline__ float sigmoid(float value) { return 1.f / (1.f + __expf(-value)); }
+
+// Whether ReLU keeps a value. NaN stays NaN.
+__device__ __forceinline__ bool passes_relu(float value) { return !(value <= 0.f); }
+
+// The activation of a value, to which a shortcut was added already.
+template <Tail TAIL> __device__ __forceinline__ float activate(float value) {
+  if (TAIL == RELU || TAIL == ADD_RELU) return passes_relu(value) ? value : 0.f;
+  if (TAIL == HARD_SWISH) return value * fminf(fmaxf(value + 3.f, 0.f), 6.f) * (1.f / 6.f);
+  if (TAIL == SWISH) return value * sigmoid(value);
+  return value;
+}

@@ -17,7 +17,7 @@ from ppcls.arch.kernels.paddle_layers import (
     padding_argument,
     stride_of,
 )
-from ppcls.arch.layers.norm_act import norm_activate, norm_relu
+from ppcls.arch.layers.norm_act import convolve_norm, norm_activate
 
 DataFormat = Literal["NCHW", "NHWC"]
 Activation = Callable[[Tensor], Tensor]
@@ -105,7 +105,7 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
-        return self._normalize(getattr(self, self.names[0])(x))
+        return convolve_norm(*self._layers(), x, self._act)
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the result of `forward`, and ``x`` for a second consumer such as a shortcut.
@@ -113,19 +113,26 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         In the backward pass, a fused convolution (`ppcls.arch.fused`) adds its gradient in place to the
         gradient of the second consumer.
         """
-        convolution = getattr(self, self.names[0])
-        if not hasattr(convolution, "fork"):
+        convolution, norm = self._layers()
+        if x.stop_gradient or not hasattr(convolution, "fork"):
             return self(x), x
         output, x = convolution.fork(x)
-        return self._normalize(output), x
-
-    def _normalize(self, x: Tensor) -> Tensor:
-        return norm_activate(getattr(self, self.names[1]), x, self._act)
+        return norm_activate(norm, output, self._act), x
 
     def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
         """Returns ``relu(norm(conv(x)) + shortcut)``."""
-        conv, norm = self.names
-        return norm_relu(getattr(self, norm), getattr(self, conv)(x), shortcut)
+        return convolve_norm(*self._layers(), x, F.relu, shortcut)
+
+    def convolutions_and_norms(self) -> list[tuple[nn.Layer, nn.Layer]]:
+        """Returns the convolution and its batch norm, which `ppcls.arch.fused` folds into it."""
+        placed, norm = self._layers()
+        convolution = next(layer for layer in placed.sublayers(include_self=True) if not layer.sublayers())
+        return [(convolution, norm)]
+
+    def _layers(self) -> tuple[nn.Layer, nn.Layer]:
+        """Returns the layer with the convolution, and the batch norm."""
+        convolution, norm = self.names
+        return getattr(self, convolution), getattr(self, norm)
 
 
 def conv_norm_layers(*shape: Any, **options: Any) -> list[nn.Layer]:

@@ -49,6 +49,37 @@ def norm_activate(norm: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tenso
     return x if act is None else act(x)
 
 
+def activate(
+    norm: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tensor] | None, shortcut: Tensor | None
+) -> Tensor:
+    """Returns ``act(norm(x) + shortcut)``. If there is a shortcut, ``act`` must be ``F.relu``."""
+    return norm_activate(norm, x, act) if shortcut is None else norm_relu(norm, x, shortcut)
+
+
+def convolve_norm(
+    convolution: nn.Layer,
+    norm: nn.BatchNorm2D,
+    x: Tensor,
+    act: Callable[[Tensor], Tensor] | None,
+    shortcut: Tensor | None = None,
+) -> Tensor:
+    """Returns ``act(norm(convolution(x)) + shortcut)``.
+
+    While the weights do not change, `ppcls.arch.fused.folded` can compute all of it by one kernel.
+
+    Args:
+        convolution: Convolution, or a layer that contains nothing else.
+        norm: Batch norm of its output.
+        x: [B, C, H, W] or [B, H, W, C], in the layout of the layers.
+        act: Activation; None for none. Must be ``F.relu`` if there is a shortcut.
+        shortcut: Tensor to add before the activation; None for no addition.
+    """
+    folded = getattr(norm, "folded", None)  # set by ppcls.arch.fused
+    if folded is not None and folded.supports(x, act, shortcut):
+        return folded.run(x, act, shortcut)
+    return activate(norm, convolution(x), act, shortcut)
+
+
 def expect_float16(model: nn.Layer) -> None:
     """Sets ``float16_expected`` on BatchNorm layers, so that compiled models use fused operators with AMP O1.
 

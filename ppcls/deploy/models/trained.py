@@ -16,6 +16,7 @@ from paddle.nn import functional as F
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.arch.fuse import fuse
+from ppcls.arch.fused.folded import fold
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.data.transforms.specs.chain import split_chain
@@ -257,6 +258,7 @@ class TrainedModel:
         """Uses the fused kernels of the training run, unless this machine does not support them."""
         try:
             fuse(self._model, device)
+            fold(self._model)
         except KernelsUnavailableError as error:
             print_error(f"warning: {self._weights}: runs without the fused kernels: {error}")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import paddle
 from paddle import Tensor, nn
 
+from ppcls.arch.fused.folded import constant_weights
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.precision import Precision
 from ppcls.outputs import Outputs, first_rows
@@ -49,6 +50,10 @@ class EvalForward:
         The host reads the overflow flag of a batch after it started the next batch, so the device does not
         wait for the host.
         """
+        with constant_weights(self._model):
+            yield from self._outputs(batches)
+
+    def _outputs(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Outputs]]:
         unchecked: tuple[Batch, Outputs, Tensor] | None = None
         for batch in batches:
             if batch.valid == 0:

@@ -33,7 +33,7 @@ from ppcls.arch.kernels.geometry import Geometry
 SOURCES: dict[str, tuple[str, ...]] = {  # with macros
     "attention.cu": ("HEAD=64", "BIASED=1"),
     "batch_norm.cu": (),
-    "depthwise.cu": ("KERNEL=5", "STRIDE=2", "WIDTH=32"),
+    "depthwise.cu": ("KERNEL=5", "STRIDE=2", "WIDTH=32", "TAIL=SWISH"),
     "gelu.cu": (),
     "max_pool.cu": (),
     "sum_rows.cu": (),

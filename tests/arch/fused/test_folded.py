@@ -1,0 +1,284 @@
+"""Batch norms that are folded into convolutions: the same results, only where the weights do not change.
+
+Without a GPU, Paddle computes the convolutions with a bias in float32 instead of cuDNN, and the emulator runs
+the depthwise kernels.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from cuda_emulation import emulate_gpu
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.build import build_model
+from ppcls.arch.fused import batch_norm as batch_norm_module
+from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool
+from ppcls.arch.fused.convolution import convolve_biased
+from ppcls.arch.fused.cuda import CudaUnavailableError
+from ppcls.arch.fused.folded import constant_weights, fold
+from ppcls.arch.fused.layers import fuse
+from ppcls.arch.kernels.geometry import Geometry
+from ppcls.arch.layers.conv_norm import ConvNorm
+
+MODELS = ["ResNet18", "ResNet50_vd", "ResNeXt50_32x4d", "DenseNet121", "MobileNetV3_small_x0_35"]
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
+
+
+def convolve_in_float64(
+    x: Tensor, kernel: Tensor, bias: Tensor, geometry: Geometry, shortcut: Tensor | None, *, relu: bool
+) -> Tensor:
+    weight = kernel.astype("float64").transpose([0, 3, 1, 2])
+    image = x.astype("float64").transpose([0, 3, 1, 2])
+    top, bottom, left, right = geometry.padding
+    numbers = list(geometry.stride), [top, bottom, left, right], list(geometry.dilation), geometry.groups
+    y = F.conv2d(image, weight, bias.astype("float64"), *numbers).transpose([0, 2, 3, 1])
+    y = y if shortcut is None else y + shortcut.astype("float64")
+    # Paddle's ReLU replaces NaN by 0 on a CPU.
+    return (paddle.where(y <= 0.0, paddle.zeros_like(y), y) if relu else y).astype(x.dtype)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The images of the convolutions with a bias. Such convolutions accept float32, too."""
+    images: list[Tensor] = []
+
+    def convolve(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        images.append(x)
+        return convolve_in_float64(x, *arguments, **options)
+
+    emulate_gpu(monkeypatch, batch_norm_module, depthwise)
+    monkeypatch.setattr(folded, "_HALF", (paddle.float32,))
+    monkeypatch.setattr(folded, "convolve_biased", convolve)
+    # Convolutions without a bias and max pooling are those of Paddle, which need no message.
+    monkeypatch.setattr(convolution, "find_problem", lambda *_: "no cuDNN")
+    monkeypatch.setattr(layers, "_report", lambda *_: None)
+    monkeypatch.setattr(max_pool, "max_pool", partial(F.max_pool2d, data_format="NHWC"))
+    return images
+
+
+def network(name: str, seed: int = 0) -> nn.Layer:
+    """Returns a network with random statistics, in evaluation mode."""
+    paddle.seed(seed)
+    model = build_model(name, 10, "NHWC", 3)
+    randomize(model, seed)
+    model.eval()
+    return model
+
+
+def randomize(model: nn.Layer, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for layer in model.sublayers():
+        if isinstance(layer, nn.BatchNorm2D):
+            shape = layer.weight.shape
+            layer.weight.set_value(random.uniform(0.5, 1.5, shape).astype("float32"))
+            layer.bias.set_value(random.uniform(-0.5, 0.5, shape).astype("float32"))
+            for name, buffer in layer.named_buffers():
+                low, high = (-0.1, 0.1) if "mean" in name else (0.5, 2.0)
+                buffer.set_value(random.uniform(low, high, shape).astype("float32"))
+
+
+def pictures(seed: int = 1, side: int = 32) -> Tensor:
+    return paddle.to_tensor(np.random.default_rng(seed).standard_normal((2, side, side, 3), np.float32))
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def outputs(model: nn.Layer, image: Tensor) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = model(image).astype("float32").numpy()
+    return values
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_folded_network_computes_the_same(
+    name: str, calls: list[Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = network(name)
+    expected = outputs(model, pictures())
+    fuse(model)
+    with constant_weights(model):
+        outputs(model, pictures())  # compares the kernels with the layers
+        calls.clear()
+        found = outputs(model, pictures())
+    assert calls
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    assert not capsys.readouterr().err
+
+
+def test_folded_weights_are_used_only_in_the_block(calls: list[Tensor]) -> None:
+    model = network("ResNet18")
+    fuse(model)
+    outputs(model, pictures())
+    assert not calls
+    with constant_weights(model):
+        outputs(model, pictures())
+        assert calls
+        calls.clear()
+        model(pictures())  # with gradients, for example for a heat map
+        model.train()
+        outputs(model, pictures())
+        model.eval()
+        assert not calls
+    outputs(model, pictures())
+    assert not calls
+
+
+def test_changed_weights_are_folded_again_at_the_same_addresses(calls: list[Tensor]) -> None:
+    model = network("ResNet18")
+    fuse(model)
+    with constant_weights(model):
+        outputs(model, pictures())
+        addresses = folded_addresses(model)
+    other = network("ResNet18", seed=5)
+    model.set_state_dict(other.state_dict())
+    with constant_weights(model):
+        found = outputs(model, pictures())
+        assert folded_addresses(model) == addresses
+    np.testing.assert_allclose(found, outputs(other, pictures()), rtol=1e-3, atol=1e-4)
+    assert calls
+
+
+def folded_addresses(model: nn.Layer) -> list[int]:
+    buffers = [pair for layers in folded._attached(model) for pair in layers._weights.values()]
+    assert len(buffers) == 21, "20 convolutions, and the stem's"
+    return [tensor.data_ptr() for pair in buffers for tensor in pair]
+
+
+def test_copy_of_a_folded_network_folds_its_own_weights(calls: list[Tensor]) -> None:
+    model = network("ResNet18")
+    fuse(model)
+    fold(model)
+    outputs(model, pictures())
+    twin = copy.deepcopy(model)
+    other = network("ResNet18", seed=5)
+    twin.set_state_dict(other.state_dict())
+    fold(twin)
+    np.testing.assert_allclose(outputs(twin, pictures()), outputs(other, pictures()), rtol=1e-3, atol=1e-4)
+    assert calls
+
+
+def unit(**options: Any) -> ConvNorm:
+    paddle.seed(0)
+    layer = ConvNorm(8, 16, 3, data_format="NHWC", **options)
+    randomize(layer, 0)
+    layer.eval()
+    assert fuse(layer) == 2
+    fold(layer)
+    return layer
+
+
+@pytest.mark.parametrize("act", [None, F.relu])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y * 1.5, "the result with folded weights differs by 50.0%"),
+        (lambda y: paddle.nan_to_num(y), "the kernel with folded weights replaces NaN by numbers"),
+        (lambda y: fail(), "cudnnConvolutionBiasActivationForward: NOT_SUPPORTED"),
+    ],
+)
+def test_kernel_that_is_wrong_is_not_used(
+    act: Any,
+    change: Any,
+    message: str,
+    calls: list[Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = folded.convolve_biased
+    monkeypatch.setattr(folded, "convolve_biased", lambda *given, **named: change(whole(*given, **named)))
+    layer = unit(act=act)
+    image = paddle.randn([2, 5, 5, 8])
+    with paddle.no_grad():
+        y = nn.BatchNorm2D.forward(layer.bn, nn.Conv2D.forward(layer.conv, image))
+    expected = (y if act is None else act(y)).numpy()
+    for _ in range(2):
+        np.testing.assert_allclose(outputs(layer, image), expected, rtol=1e-5, atol=1e-6)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, "one line per convolution"
+    assert (
+        f"images [5, 5, 8] with weights [16, 8, 3, 3] and the batch norm after it stay separate: {message}"
+        in error
+    )
+
+
+def fail() -> None:
+    raise CudaUnavailableError("cudnnConvolutionBiasActivationForward: NOT_SUPPORTED")
+
+
+def test_activation_without_a_kernel_uses_the_layers(
+    calls: list[Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer = unit(act=F.hardswish)
+    assert outputs(layer, paddle.randn([2, 5, 5, 8])).shape == (2, 5, 5, 16)
+    assert not calls
+    assert not capsys.readouterr().err
+
+
+def test_overflow_stays_visible(calls: list[Tensor], capsys: pytest.CaptureFixture[str]) -> None:
+    layer = unit(act=F.relu)
+    image = paddle.full([2, 5, 5, 8], float("inf"))
+    assert np.isnan(outputs(layer, image)).any()
+    assert not capsys.readouterr().err, "the kernel is not wrong"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+@pytest.mark.parametrize("added", [False, True], ids=["alone", "shortcut"])
+@pytest.mark.parametrize(
+    ("channels", "outputs_", "kernel", "settings"),
+    [
+        (64, 64, 3, Geometry((1,) * 4, (1, 1), (1, 1), 1)),
+        (64, 256, 1, Geometry((0,) * 4, (1, 1), (1, 1), 1)),
+        (256, 128, 1, Geometry((0,) * 4, (2, 2), (1, 1), 1)),
+        (128, 128, 3, Geometry((1,) * 4, (2, 2), (1, 1), 32)),
+        (4, 64, 7, Geometry((3,) * 4, (2, 2), (1, 1), 1)),
+    ],
+    ids=["3x3", "1x1", "stride", "groups", "stem"],
+)
+def test_convolve_biased_matches_float64(
+    channels: int, outputs_: int, kernel: int, settings: Geometry, added: bool, relu: bool, dtype: str
+) -> None:
+    random = np.random.default_rng(0)
+
+    def tensor(*shape: int) -> Tensor:
+        return paddle.to_tensor(random.standard_normal(shape).astype("float32")).astype(dtype)
+
+    x = tensor(2, 14, 14, channels)
+    weight = tensor(outputs_, kernel, kernel, channels // settings.groups)
+    bias = tensor(outputs_)
+    rows, columns = settings.output_size((14, 14), (kernel, kernel))
+    shortcut = tensor(2, rows, columns, outputs_) if added else None
+    y = convolve_biased(x, weight, bias, settings, shortcut, relu=relu)
+    expected = convolve_in_float64(x, weight, bias, settings, shortcut, relu=relu)
+    difference = (y.astype("float32") - expected.astype("float32")).numpy()
+    assert np.linalg.norm(difference) <= TOLERANCE[dtype] * np.linalg.norm(expected.astype("float32").numpy())
+    nan = convolve_biased(paddle.full_like(x, float("nan")), weight, bias, settings, shortcut, relu=relu)
+    assert bool(paddle.isnan(nan).all()), "an overflow must stay visible"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_folded_network_on_a_gpu_is_as_close_to_float32_as_its_layers(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = network(name)
+    image = pictures(side=64)
+    exact = outputs(model, image)
+    paddle.amp.decorate(models=model, level="O2", dtype="float16")
+    fuse(model)
+    half = image.astype("float16")
+    separate = np.linalg.norm(outputs(model, half) - exact)
+    with constant_weights(model):
+        outputs(model, half)
+        one = np.linalg.norm(outputs(model, half) - exact)
+    used = [usable for layers in folded._attached(model) for usable in layers._usable.values()]
+    assert all(used) or "MobileNet" in name, "hard swish has a kernel for depthwise convolutions only"
+    assert any(used)
+    assert one <= 2 * separate + 1e-3 * np.linalg.norm(exact)
+    assert not capsys.readouterr().err
