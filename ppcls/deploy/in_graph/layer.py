@@ -92,7 +92,9 @@ def graph_op(spec: Transform) -> GraphOp:
 
 
 def _reverse_channels(images: Tensor) -> Tensor:
-    return paddle.gather(images, int64(2) - arange(3), axis=3)
+    # Not `arange`, whose length Paddle reads from the device, which a capture as a CUDA graph forbids.
+    order = paddle.concat([int64(2), int64(1), int64(0)])
+    return paddle.gather(images, order, axis=3)
 
 
 @graph_op.register

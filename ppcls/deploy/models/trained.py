@@ -33,7 +33,7 @@ from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
 from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.errors import UserError
 from ppcls.files import print_error
-from ppcls.outputs import FEATURES, Outputs, map_outputs
+from ppcls.outputs import FEATURES, LOGITS, Outputs, map_outputs
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, non_finite_names
 
@@ -46,6 +46,7 @@ class L2Normalize(nn.Layer):  # type: ignore[misc]
         return F.normalize(outputs[FEATURES], axis=1)
 
 
+_SCORES = "scores"  # what `_Scoring` adds to the outputs of the network
 _ACTIVATIONS: dict[Activation, type[nn.Layer]] = {
     "softmax": nn.Softmax,
     "sigmoid": nn.Sigmoid,
@@ -154,6 +155,35 @@ class TrainedOutputs:
     features: NDArray[Any] | None
 
 
+class _Scoring(nn.Layer):  # type: ignore[misc]
+    """All work of a batch on the device, which one CUDA graph can contain.
+
+    Args:
+        model: Trained network.
+        precision: Precision of the forward pass.
+        preparation: Layer that prepares 8-bit pixels; None if the images are prepared.
+        activation: Layer that converts the outputs of the network to scores or embeddings.
+    """
+
+    def __init__(
+        self, model: nn.Layer, precision: Precision, preparation: nn.Layer | None, activation: nn.Layer
+    ) -> None:
+        super().__init__()
+        self._model = model
+        self._precision = precision
+        self._preparation = preparation
+        self._activation = activation
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Returns the scores or embeddings, and the outputs of the network by name, all in float32."""
+        if self._preparation is not None:
+            images = self._preparation(images)  # in float32, as on a CPU
+        images = self._precision.images(images, training=False)
+        outputs = map_outputs(run_model(self._model, images), lambda output: output.astype("float32"))
+        named = outputs if isinstance(outputs, dict) else {LOGITS: outputs}
+        return {**named, _SCORES: self._activation(outputs)}
+
+
 class TrainedModel:
     """An `InferenceModel` that runs the trained model of a checkpoint.
 
@@ -186,11 +216,13 @@ class TrainedModel:
         self._model = model
         self._precision.prepare(self._model, None)
         self._model.eval()
-        self._preparation: nn.Layer | None = None
+        preparation: nn.Layer | None = None
         if description.PreProcess.in_graph:
             contained = split_chain(description.PreProcess.transform_ops)[1]
-            self._preparation = PreprocessingLayer(contained)
-        self._activation = build_activation(description.Output.activation, description.Output.temperature)
+            preparation = PreprocessingLayer(contained)
+        activation = build_activation(description.Output.activation, description.Output.temperature)
+        self._scoring = _Scoring(self._model, self._precision, preparation, activation)
+        self._scoring.eval()
         self._weights = weights
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
@@ -235,24 +267,21 @@ class TrainedModel:
 
     def outputs(self, images: Any) -> TrainedOutputs:
         """Returns all outputs of a classifier; see `run`."""
-        probabilities, logits = self._run_images(images)
+        probabilities, outputs = self._run_images(images)
         features = None if self._head is None else self._head.take()
-        return TrainedOutputs(probabilities, logits.numpy() / self._temperature, features)
+        return TrainedOutputs(probabilities, outputs[LOGITS].numpy() / self._temperature, features)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def _run_images(self, images: Any) -> tuple[NDArray[Any], Outputs]:
-        """Returns the scores or embeddings, and the outputs of the network."""
+    def _run_images(self, images: Any) -> tuple[NDArray[Any], dict[str, Tensor]]:
+        """Returns the scores or embeddings, and all outputs of `_Scoring`."""
         with self._lock:
             if self._buffer is not None and isinstance(images, np.ndarray):
                 images = self._buffer.fill(np.ascontiguousarray(images))
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
-            if self._preparation is not None:
-                tensor = self._preparation(tensor)  # in float32, as on a CPU
             with self._precision.evaluation():
-                tensor = self._precision.images(tensor, training=False)
-                outputs = map_outputs(self._run(tensor), lambda output: output.astype("float32"))
-                answers: NDArray[Any] = self._activation(outputs).numpy()
-        return answers, outputs
+                outputs = self._run(tensor)
+            scores: NDArray[Any] = outputs[_SCORES].numpy()
+        return scores, outputs
 
     def _fuse(self, device: Literal["cpu", "gpu"]) -> None:
         """Uses the fused kernels of the training run, unless this machine does not support them."""
@@ -262,10 +291,12 @@ class TrainedModel:
         except KernelsUnavailableError as error:
             print_error(f"warning: {self._weights}: runs without the fused kernels: {error}")
 
-    def _run(self, images: Tensor) -> Outputs:
+    def _run(self, images: Tensor) -> dict[str, Tensor]:
         try:
-            return self._forward(self._model, images)
+            outputs = self._forward(self._scoring, images)
         except UserError as error:
             print_error(f"warning: {self._weights}: runs operator by operator: {error}")
             self._forward = run_model
-            return run_model(self._model, images)
+            outputs = run_model(self._scoring, images)
+        assert isinstance(outputs, dict)  # see _Scoring
+        return outputs
