@@ -10,12 +10,14 @@ one bit per value, which is 1 if ReLU passes the gradient.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
 import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
+from paddle.nn import functional as F
 
 from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
 from ppcls.arch.kernels.paddle_layers import epsilon_of, momentum_of, running_statistics
@@ -26,6 +28,13 @@ _THREADS = 512  # threads per block; the same number as THREADS in batch_norm.cu
 _WIDTH = 16  # vectors of a row per block; a small number, so that many blocks share the last step of a sum
 
 Tail = Literal["none", "relu", "add_relu", "hard_swish", "swish"]
+TAILS: dict[Callable[[Tensor], Tensor] | None, Tail] = {
+    None: "none",
+    F.relu: "relu",
+    F.hardswish: "hard_swish",
+    F.swish: "swish",
+    F.silu: "swish",
+}
 
 
 def batch_norm(

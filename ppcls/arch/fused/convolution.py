@@ -7,6 +7,8 @@ back in each convolution. Weights have the same order as in Paddle, so checkpoin
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -36,6 +38,7 @@ _IMPLICIT_PRECOMPUTED = 1  # the only algorithm of convolutions with a bias and 
 _RELU = 1
 _IDENTITY = 5
 _PROPAGATE_NAN = 1
+_TOLERANCE = 0.05  # of two ways to compute the same; bfloat16 has an error of 0.004 per number
 _DETERMINISTIC = "FLAGS_cudnn_deterministic"
 _MAX_WORKSPACE = 1 << 30  # bytes
 
@@ -104,6 +107,53 @@ def find_problem(
     except CudaUnavailableError as error:
         return str(error)
     return None
+
+
+@cache
+def find_problem_with_bias(
+    image: tuple[int, ...], weight: tuple[int, ...], dtype: Any, geometry: Geometry, relu: bool, added: bool
+) -> str | None:
+    """Returns why `convolve_biased` must not be used; None if it computes the right numbers.
+
+    Compares it with separate operators, and checks that it keeps NaN, by which a network shows that numbers
+    left the range of float16.
+
+    Args:
+        image: Shape of the images, [B, H, W, C].
+        weight: Shape of the weights in Paddle's order, [C', C / groups, KH, KW].
+        dtype: Dtype of both.
+        geometry: Padding, stride, dilation and groups.
+        relu: Whether ReLU is applied.
+        added: Whether a shortcut is added.
+    """
+    outputs, channels, *sides = weight
+    count = image[0]
+    x = _waves([1, *image[1:]], dtype).tile([count, 1, 1, 1])
+    kernel = _waves([outputs, *sides, channels], dtype) / math.sqrt(channels * math.prod(sides))
+    bias = _waves([outputs], dtype)
+    try:
+        expected = _plan(image, weight, dtype, geometry).forward(x, kernel)[:1] + bias
+        addend = _waves(expected.shape, dtype)
+        expected = (expected + addend if added else expected).astype("float32")
+        if relu:
+            expected = paddle.where(expected <= 0.0, paddle.zeros_like(expected), expected)
+        shortcut = addend.tile([count, 1, 1, 1]) if added else None
+        found = convolve_biased(x, kernel, bias, geometry, shortcut, relu=relu).astype("float32")
+        nan = paddle.full_like(x, float("nan"))
+        lost = convolve_biased(nan, kernel, bias, geometry, shortcut, relu=relu)
+    except CudaUnavailableError as error:
+        return str(error)
+    size = float(paddle.linalg.norm(expected))
+    for part in (found[:1], found[-1:]):
+        difference = float(paddle.linalg.norm(part - expected))
+        if not difference <= _TOLERANCE * size:
+            return f"with a bias, cuDNN returns numbers that differ by {difference / size:.1%}"
+    return None if bool(paddle.isnan(lost).all()) else "with a bias, cuDNN replaces NaN by numbers"
+
+
+def _waves(shape: Sequence[int], dtype: Any) -> Tensor:
+    """Returns numbers between -1 and 1, the same at each call."""
+    return paddle.arange(math.prod(shape), dtype="float32").sin().reshape(shape).astype(dtype)
 
 
 class _Convolution(PyLayer):  # type: ignore[misc]

@@ -30,7 +30,6 @@ from ppcls.arch.kernels.paddle_layers import dilation_of, explicit_padding, grou
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.files import print_error
 
-_TAILS = {None: "none", F.hardswish: "hard_swish", F.swish: "swish", F.silu: "swish"}
 _CHANNELS = 4  # minimum number of image channels; in half precision, cuDNN is slower with 3
 
 
@@ -181,7 +180,7 @@ def _norm_relu(layer: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None) -> Ten
 
 
 def _norm_activate(layer: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tensor] | None) -> Tensor:
-    tail = _TAILS.get(act)
+    tail = batch_norm.TAILS.get(act)
     kernel = find_kernel(layer, x)
     if tail is not None and kernel is not None:
         return kernel(layer, x, None, tail)
