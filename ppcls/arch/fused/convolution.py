@@ -138,13 +138,13 @@ def find_problem_with_bias(
         if relu:
             expected = paddle.where(expected <= 0.0, paddle.zeros_like(expected), expected)
         shortcut = addend.tile([count, 1, 1, 1]) if added else None
-        found = convolve_biased(x, kernel, bias, geometry, shortcut, relu=relu).astype("float32")
+        result = convolve_biased(x, kernel, bias, geometry, shortcut, relu=relu).astype("float32")
         nan = paddle.full_like(x, float("nan"))
         lost = convolve_biased(nan, kernel, bias, geometry, shortcut, relu=relu)
     except CudaUnavailableError as error:
         return str(error)
     size = float(paddle.linalg.norm(expected))
-    for part in (found[:1], found[-1:]):
+    for part in (result[:1], result[-1:]):
         difference = float(paddle.linalg.norm(part - expected))
         if not difference <= _TOLERANCE * size:
             return f"with a bias, cuDNN returns numbers that differ by {difference / size:.1%}"

@@ -62,8 +62,8 @@ def fold(model: nn.Layer) -> None:
 
 
 def _attached(model: nn.Layer) -> list[FoldedNorm]:
-    found = (vars(layer).get("folded") for layer in model.sublayers(include_self=True))
-    return [layers for layers in found if layers is not None]
+    norms = (layer for layer in model.sublayers(include_self=True) if "folded" in vars(layer))
+    return [norm.folded for norm in norms]
 
 
 def attach(convolution: nn.Conv2D, norm: nn.BatchNorm2D) -> None:
