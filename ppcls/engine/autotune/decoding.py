@@ -60,6 +60,8 @@ _WAYS: Sequence[Way] = (
     {"decode_on": "cpu", "gpu_share": None},
     {"decode_on": "both", "gpu_share": 1 / 3},
     {"decode_on": "both", "gpu_share": 1 / 2},
+    # On an H200 whose host had 8 slow cores: 6,485 images/s, with 1/2 5,049, on the GPU alone 5,877.
+    {"decode_on": "both", "gpu_share": 3 / 5},
     {"decode_on": "gpu", "gpu_share": None},
 )
 _PLAN = {"warm_up": 8, "settle": 1.0, "seconds": 3.0}  # fields of `TimingPlan`, for each way
