@@ -16,7 +16,8 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sample of a task.
 
     Args:
-        kind: ``infer`` or ``device`` for a model (see `benchmarks.infer.predictions`), ``train`` for steps.
+        kind: ``infer`` or ``device`` for a model (see `benchmarks.infer.predictions`), ``random`` to
+            write models (see `benchmarks.infer.random_models`), ``train`` for steps.
         task: Facts about what to measure.
 
     Raises:
@@ -26,6 +27,10 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
         from benchmarks.infer import predictions
 
         return predictions.measure(task) if kind == "infer" else predictions.inspect(task)
+    if kind == "random":
+        from benchmarks.infer import random_models
+
+        return random_models.write(task)
     if task["source"] != "bare":
         from ppcls.bench import worker
 

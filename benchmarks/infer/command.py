@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.common import RequestOptions, charts_of, out_option
-from ppcls.cli.arguments.options import option, required
+from ppcls.cli.arguments.options import option
 from ppcls.cli.benchmark.common import check_out, measure_and_report, report
 from ppcls.cli.command import command
 from ppcls.cli.shared_options import trust_option
+from ppcls.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,16 @@ class InferBenchmarkOptions(RequestOptions):
         "python benchmarks/run.py infer --model runs/pets/best_model",
         "python benchmarks/run.py infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
         "python benchmarks/run.py infer --model runs/pets --torch PYTHON",
+        "python benchmarks/run.py infer --random ResNet50 ConvNeXt_tiny --batch-size 1 128 --torch PYTHON",
     )
 
-    model: tuple[Path, ...] = required(
-        "one or more models: checkpoint folders, or folders written by ppcls export", metavar="PATH"
+    model: tuple[Path, ...] = option(
+        (), "models: checkpoint folders, or folders written by ppcls export", metavar="PATH"
+    )
+    random: tuple[str, ...] = option(
+        (),
+        "architectures to measure with random weights, on a GPU in float16 as `AMP.level: O2` trains them",
+        metavar="NAME",
     )
     override: tuple[str, ...] = option(
         (), "set values of Global, such as Global.device=cpu", names=["-o"], metavar="KEY=VALUE"
@@ -51,6 +58,17 @@ class InferBenchmarkOptions(RequestOptions):
 @command("infer", InferBenchmarkOptions)
 def measure_infer(options: InferBenchmarkOptions) -> None:
     """Measures the latency of models."""
+    from benchmarks.infer.random_models import write_random_models
+    from ppcls.files.temporary import temporary_folder
+
+    if not options.model and not options.random:
+        raise UserError("nothing to measure; use --model PATH or --random NAME")
+    check_out(options.out)
+    with temporary_folder("models") as folder:
+        _measure(options, [*options.model, *write_random_models(options.random, options.override, folder)])
+
+
+def _measure(options: InferBenchmarkOptions, paths: Sequence[Path]) -> None:
     from benchmarks.infer.requests import (
         find_latencies,
         find_models,
@@ -62,9 +80,8 @@ def measure_infer(options: InferBenchmarkOptions) -> None:
     from ppcls.bench.results.schema import new_results
     from ppcls.config.base.yaml import dump_yaml
 
-    models = find_models(options.model, options.override, trust=options.trust)
-    check_out(options.out)
-    machine = inspect_machine(options.model[0], options.override, trust=options.trust)
+    models = find_models(paths, options.override, trust=options.trust)
+    machine = inspect_machine(paths[0], options.override, trust=options.trust)
     effort = options.effort(options.requests)
     axes = (options.threads or (machine["cores"],), options.batch_size)
     candidates = make_candidates(models, machine["device"], axes, options.override, effort)
@@ -74,9 +91,7 @@ def measure_infer(options: InferBenchmarkOptions) -> None:
     device = machine["machine"]["Device"]
     report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
     described = {str(path): source.description.model_dump(mode="json") for path, source in models}
-    config = dump_yaml(described)
-    empty = new_results(
-        "infer", " ".join(map(str, options.model)), config, machine["machine"], machine["versions"]
-    )
+    measured = " ".join(map(str, (*options.model, *options.random)))
+    empty = new_results("infer", measured, dump_yaml(described), machine["machine"], machine["versions"])
     with charts_of(options.out):
         measure_and_report(options.out, effort.rounds, empty, candidates, lambda: find_latencies(candidates))

@@ -7,16 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from finished_candidates import finished
 from small_classifier import NAME, config_tree, export_model, write_config, write_weights
 
 from benchmarks.infer.predictions import measure
+from benchmarks.infer.random_models import write_random_models
 from benchmarks.infer.requests import find_latencies, find_models, make_candidates, pytorch_requests
 from benchmarks.run import main as benchmark
 from ppcls.bench.measure.runner import Candidate, Effort
 from ppcls.bench.results.schema import read_results
 from ppcls.cli import export as export_cli
+from ppcls.deploy.models.source import find_source
+from ppcls.deploy.predictor import Predictor
 from ppcls.engine.autotune.processes import MeasuringProcess
 from ppcls.errors import UserError
 
@@ -99,6 +103,22 @@ def test_pytorch_measures_real_requests(resnet: Path) -> None:
     assert found["requests"] == 3
     assert 0 < found["p50"] <= found["p90"] <= found["p99"]
     assert found["images_per_second"] == pytest.approx(2 / found["p50"], rel=1)
+
+
+def test_networks_with_random_weights_have_finite_scores(tmp_path: Path) -> None:
+    name = "MobileNetV3_small_x0_35"
+    (config,) = write_random_models([name], ["Global.device=cpu"], tmp_path)
+    predictor = Predictor(find_source(config))
+    images = predictor.description.random_images(2, np.random.default_rng(0))
+    scores = predictor.model.run(images)
+    assert scores.shape == (2, 1000)
+    assert np.isfinite(scores).all()
+    assert not np.allclose(*scores), "the network depends on its images"
+
+
+def test_random_networks_need_a_known_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--random: there is no architecture ResNet49; `ppcls models list`"):
+        write_random_models(["ResNet18", "ResNet49"], [], tmp_path)
 
 
 def test_make_candidates_combines_models_threads_and_batches(exported: dict[str, Path]) -> None:
