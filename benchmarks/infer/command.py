@@ -27,7 +27,6 @@ class InferBenchmarkOptions(RequestOptions):
     examples: ClassVar[Sequence[str]] = (
         "python benchmarks/run.py infer --model runs/pets/best_model",
         "python benchmarks/run.py infer --model inference onnx/inference.onnx --batch-size 1 32 --out infer",
-        "python benchmarks/run.py infer --model runs/pets --torch PYTHON",
         "python benchmarks/run.py infer --random ResNet50 ConvNeXt_tiny --batch-size 1 128 --torch PYTHON",
     )
 
