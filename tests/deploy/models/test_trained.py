@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
 from small_classifier import config_tree, write_config, write_weights
 
@@ -63,7 +64,9 @@ def test_model_that_normalizes_pixels_returns_the_same_scores(
     pixels = run_on_pixels(plan_chain(split_chain(chain)[0], "HWC"), photo)
     prepared = run_on_pixels(plan_chain(chain, "CHW"), photo)
     assert (pixels.dtype, pixels.shape) == (np.uint8, (32, 32, 3))
-    np.testing.assert_array_equal(normalizing.run(pixels[None]), plain.run(prepared[None]))
+    # On a CPU, Paddle 2.6 cuts off the digits that float16 lacks, and NumPy rounds.
+    allowed = 1e-4 if name == "float16" and paddle.__version__.startswith("2.") else 0.0
+    np.testing.assert_allclose(normalizing.run(pixels[None]), plain.run(prepared[None]), rtol=0, atol=allowed)
 
 
 def test_trained_model_that_cannot_be_captured_runs_operator_by_operator(
