@@ -19,12 +19,14 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import settings
+from omitted_pictures import omit_curves, omit_heat_maps
 from PIL import Image
 from skimage import data
 from small_config import cpu, images, make_config, make_yaml
 
 from ppcls import registry
 from ppcls.report.charts import CurvesPicture
+from ppcls.report.html import HtmlReport
 
 __all__ = ["cpu", "images", "make_config", "make_yaml"]  # fixtures
 
@@ -138,16 +140,22 @@ def _registered() -> Iterator[None]:
                 del entries._entries[name]
 
 
+# Pictures of trainings, which would take half of the time of a small one. Tests that look at them draw them.
+DRAW_CURVES, ADD_HEAT_MAPS = CurvesPicture.close, HtmlReport._add_heat_maps
+omit_curves()
+omit_heat_maps()
+
+
 @pytest.fixture
-def drawn_curves() -> None:
-    """Tests with this fixture draw ``curves.png``."""
+def drawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of the test draw ``curves.png``."""
+    monkeypatch.setattr(CurvesPicture, "close", DRAW_CURVES)
 
 
-@pytest.fixture(autouse=True)
-def _curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Omits ``curves.png`` in the other tests that train, where it would take a third of their time."""
-    if "drawn_curves" not in request.fixturenames:
-        monkeypatch.setattr(CurvesPicture, "close", lambda self: None)
+@pytest.fixture
+def drawn_heat_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of the test's runs have heat maps."""
+    monkeypatch.setattr(HtmlReport, "_add_heat_maps", ADD_HEAT_MAPS)
 
 
 def _has_gpu() -> bool:

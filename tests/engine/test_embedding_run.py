@@ -45,6 +45,8 @@ from ppcls.report.record import EvalRecord
 from ppcls.runtime.start import Runtime
 from ppcls.weights.files import fill_model, read_weights, write_arrays
 
+pytestmark = pytest.mark.usefixtures("drawn_heat_maps")
+
 SCRIPT = SUPPORT / "models_run.py"
 CENTERS = {"CenterLoss": {"num_classes": CLASSES, "feat_dim": 6, "weight": 0.01, "center_rate": 50.0}}
 

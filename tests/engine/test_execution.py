@@ -167,7 +167,7 @@ def test_cuda_graph_with_another_allocator_is_an_error(
         (
             {},
             {"runtime": GPU, "model": nn.Dropout(0.5)},
-            "ShuffleNetV2_x0_25 draws random numbers during training",
+            "PPLCNet_x0_25 draws random numbers during training",
         ),
         (
             {"Global__sync_bn": True},

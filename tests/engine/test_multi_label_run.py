@@ -34,6 +34,8 @@ from ppcls.report.jsonlines import read_records
 from ppcls.report.record import EvalRecord
 from ppcls.weights.files import fill_model, read_weights
 
+pytestmark = pytest.mark.usefixtures("drawn_heat_maps")
+
 MODEL = {"Arch.name": "Linear", "Global.epochs": 6, "EMA.decay": 0.5, "Optimizer.lr.learning_rate": 0.002}
 
 

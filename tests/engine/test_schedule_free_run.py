@@ -109,7 +109,12 @@ def test_network_with_batch_norm_learns_under_evaluation(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
     """The statistics of BatchNorm are those of the weights of training, not those of the average."""
-    changes = {**CHANGES, "Global__epochs": 20, "Global__eval_interval": 20, "Optimizer__lr__learning_rate": 0.03}
+    changes = {
+        **CHANGES,
+        "Global__epochs": 20,
+        "Global__eval_interval": 20,
+        "Optimizer__lr__learning_rate": 0.03,
+    }
     for name, images in (("run", 0), ("precise", 26)):
         run(make_config(name, **changes, Global__precise_batch_norm=images), cpu)
     (current,) = evaluations(tmp_path / "run")

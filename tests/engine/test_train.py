@@ -71,7 +71,7 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.usefixtures("drawn_curves")
+@pytest.mark.usefixtures("drawn_curves", "drawn_heat_maps")
 @pytest.mark.parametrize("use_dali", [True, False])
 def test_train_writes_all_documented_files(
     make: Callable[..., Config], cpu: Runtime, tmp_path: Path, use_dali: bool

@@ -243,6 +243,7 @@ def test_report_of_several_labels_shows_scores_per_label_and_worst_errors(tmp_pa
     assert "missed: cat (20%)" not in shown, "its image cannot be read"
 
 
+@pytest.mark.usefixtures("drawn_heat_maps")
 @pytest.mark.parametrize("best", [True, False])
 def test_finished_run_shows_heat_maps_of_the_best_model(tmp_path: Path, best: bool) -> None:
     class PicturesWithHeatMap(TwoPictures):
@@ -258,6 +259,7 @@ def test_finished_run_shows_heat_maps_of_the_best_model(tmp_path: Path, best: bo
     assert ("Heat maps show the pixels" in text(tmp_path)) == best
 
 
+@pytest.mark.usefixtures("drawn_heat_maps")
 def test_report_names_the_reason_for_missing_heat_maps(tmp_path: Path) -> None:
     class PicturesWithoutHeatMap(TwoPictures):
         def explained(self, position: int, class_id: int) -> Picture | None:

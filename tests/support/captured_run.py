@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import linear_run  # noqa: F401 - registers its model
+from omitted_pictures import omit_curves, omit_heat_maps
 
 from ppcls.engine import execution
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
@@ -26,6 +27,8 @@ if __name__ == "__main__":
     execution.choose_step = lambda state, *_: (GraphedStep(state, Again), "steps: recorded")
     from ppcls.cli.train import train as main
 
+    omit_curves()
+    omit_heat_maps()
     code = main()
     sys.stdout.write(f"replays: {Again.replays}\n")
     sys.exit(code)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from omitted_pictures import omit_curves, omit_heat_maps
+
 from ppcls.registry import ARCHITECTURES
 
 
@@ -18,4 +20,6 @@ ARCHITECTURES.register("Linear", build)
 if __name__ == "__main__":
     from ppcls.cli.train import train
 
+    omit_curves()
+    omit_heat_maps()
     sys.exit(train())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from omitted_pictures import omit_curves
+
 from ppcls.registry import ARCHITECTURES
 
 
@@ -62,4 +64,5 @@ if __name__ == "__main__":
 
     for name, model in MODELS.items():
         ARCHITECTURES.register(name, model)
+    omit_curves()
     sys.exit(train())

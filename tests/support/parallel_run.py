@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from omitted_pictures import omit_curves, omit_heat_maps
+
 from ppcls.recipe.load import load_config
 from ppcls.registry import ARCHITECTURES
 from ppcls.runtime import start as runtime
@@ -52,4 +54,6 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     ARCHITECTURES.register("Dropping", build_dropping)
+    omit_curves()
+    omit_heat_maps()
     main(sys.argv[1])

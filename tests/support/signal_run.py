@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import linear_run  # noqa: F401 - registers the model
+from omitted_pictures import omit_curves, omit_heat_maps
 
 from ppcls.cli.train import train
 
@@ -37,6 +38,8 @@ def note_saves() -> None:
 if __name__ == "__main__":
     note("pid", os.getpid())
     note_saves()
+    omit_curves()
+    omit_heat_maps()
     code = train()
     note("code", code)
     sys.exit(code)

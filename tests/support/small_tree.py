@@ -35,7 +35,7 @@ def small_tree(images: Path, output: Path) -> dict[str, Any]:
             "print_batch_step": 2,
             "image_shape": [3, 16, 16],
         },
-        "Arch": {"name": "ShuffleNetV2_x0_25", "class_num": CLASSES},
+        "Arch": {"name": "PPLCNet_x0_25", "class_num": CLASSES},
         "Optimizer": {
             "name": "Momentum",
             "lr": {"name": "Cosine", "learning_rate": 0.01},
