@@ -185,6 +185,6 @@ def test_defaults_of_the_config_leave_the_kernels_open(
         raise UserError(", ".join(list_open_settings(settings, arch)))
 
     monkeypatch.setattr(autotune, "choose_cpu_kernels", choose)
-    options = ["--time", "60s", "--output", str(tmp_path / "run"), "--device", "cpu"]
+    options = ["--time", "1h", "--output", str(tmp_path / "run"), "--device", "cpu"]
     assert train([str(tmp_path / "pictures"), *options, "--model", "EfficientNet_lite0"])
     assert "fused_kernels" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_all_answers_forbid_browsers_to_guess_their_type(exported: Path, tmp_pat
         "--model",
         exported,
         "--timeout",
-        "1",
+        "3",
         "--max-mib",
         "0.05",
         "--max-waiting",

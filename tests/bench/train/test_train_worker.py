@@ -71,7 +71,7 @@ def test_measure_step_of_ppcls_returns_speed_and_phases(make_config: MakeConfig,
     assert found["host_memory"] > 100
     assert found["execution"].startswith("steps: operator by operator")
     assert list(found["phases"]) == ["data wait", "forward", "backward", "optimizer", "host"]
-    assert all(0 <= seconds < 1 for seconds in found["phases"].values())
+    assert all(0 <= seconds < 60 for seconds in found["phases"].values())
 
 
 def test_measure_without_a_count_runs_steps_for_the_given_time(make_config: MakeConfig) -> None:
