@@ -40,8 +40,8 @@ PRIVATE_NAMES = {
     "benchmarks/pytorch/bare_loop.py": "_scale",
     "ppcls/arch/fused/amp.py": "_amp_dtype _amp_level _dygraph_tracer",
     "ppcls/arch/kernels/paddle_layers.py": (
-        "_data_format _dilation _epsilon _groups _mean _momentum _normalized_shape _padding_algorithm "
-        "_padding_mode _parameters _stride _updated_padding _use_global_stats _variance"
+        "_data_format _dilation _epsilon _groups _mean _momentum _normalized_shape _output_size "
+        "_padding_algorithm _padding_mode _parameters _stride _updated_padding _use_global_stats _variance"
     ),
     "ppcls/data/loaders/paddle.py": "_cleanup_mmap_fds _try_shutdown_all _workers",
     "ppcls/data/transforms/dali_ops/internals.py": (

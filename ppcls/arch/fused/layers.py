@@ -19,13 +19,18 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.fused import batch_norm, convolution, folded, linear, max_pool
+from ppcls.arch.fused import batch_norm, convolution, folded, linear, max_pool, mean_pool
 from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.cuda import fills_vectors, kernels, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise
 from ppcls.arch.fused.depthwise import supports as supports_depthwise
 from ppcls.arch.fused.token_layers import fuse_tokens
-from ppcls.arch.kernels.geometry import geometry, is_plain_norm, is_plain_pooling
+from ppcls.arch.kernels.geometry import (
+    geometry,
+    is_mean_of_pixels,
+    is_plain_norm,
+    is_plain_pooling,
+)
 from ppcls.arch.kernels.paddle_layers import dilation_of, explicit_padding, groups_of, layout_of, stride_of
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.files import print_error
@@ -47,7 +52,8 @@ def check_available() -> None:
 def fuse(model: nn.Layer) -> int:
     """Makes the layers of a model use the fused kernels.
 
-    These are NHWC convolutions, batch norms and max poolings, and the layers of `fuse_tokens`. Batch norms
+    These are NHWC convolutions, batch norms, max poolings and means of all pixels, and the layers of
+    `fuse_tokens`. Batch norms
     use the kernels in training mode, and in evaluation mode if gradients are disabled. Frozen batch norms,
     which normalize with running statistics during training, do not change. Subclasses of Paddle's layers,
     which may compute something else, do not change either, except `ImageConv2D`. Within
@@ -70,6 +76,8 @@ def fuse(model: nn.Layer) -> int:
             count += 1
         elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
+        elif type(layer) is nn.AdaptiveAvgPool2D and is_mean_of_pixels(layer):
+            layer.forward = MethodType(_mean_pool, layer)
     for layer in model.sublayers(include_self=True):
         for first, norm in _pairs(layer):
             if "forward" in vars(first) and "forward" in vars(norm):  # both are fused
@@ -204,3 +212,9 @@ def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
     if not fills_vectors(x.shape[-1], x.dtype):
         return type(layer).forward(layer, x)
     return max_pool.max_pool(x, layer.ksize, layer.stride, layer.padding)
+
+
+def _mean_pool(layer: nn.AdaptiveAvgPool2D, x: Tensor) -> Tensor:
+    if not fills_vectors(x.shape[-1], x.dtype):
+        return type(layer).forward(layer, x)
+    return mean_pool.mean_pool(x)

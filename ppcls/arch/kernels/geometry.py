@@ -12,6 +12,7 @@ from ppcls.arch.kernels.paddle_layers import (
     explicit_padding,
     groups_of,
     layout_of,
+    output_size_of,
     stride_of,
     uses_running_statistics,
 )
@@ -69,3 +70,8 @@ def is_plain_pooling(layer: nn.MaxPool2D) -> bool:
     sides = layer.ksize, layer.stride, layer.padding
     square = all(isinstance(side, int) for side in sides)
     return square and layer.data_format == "NHWC" and not (layer.return_mask or layer.ceil_mode)
+
+
+def is_mean_of_pixels(layer: nn.AdaptiveAvgPool2D) -> bool:
+    """Returns whether a layer computes the means of all pixels of NHWC images."""
+    return layout_of(layer) == "NHWC" and output_size_of(layer) == (1, 1)

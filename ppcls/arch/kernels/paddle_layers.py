@@ -3,8 +3,8 @@
 Decisions:
 - This is the only module with these attributes. In Paddle 2.6.2 and 3.3.1, a convolution has the attributes
   ``weight``, ``bias`` and ``output_padding``, and a normalization only ``weight`` and ``bias``. The other
-  arguments of their constructors can't be read in a public way. `tests/arch/kernels/test_paddle_layers.py`
-  fails if a version of Paddle renames one of them.
+  arguments of their constructors, and those of poolings, can't be read in a public way.
+  `tests/arch/kernels/test_paddle_layers.py` fails if a version of Paddle renames one of them.
 - Subclasses that remember their arguments are no alternative, because ``paddle.vision.models`` and users'
   architectures contain Paddle's own layers.
 - The running statistics are buffers. ``named_buffers`` is public, but it has the same private names, which
@@ -66,6 +66,11 @@ def padding_argument(layer: nn.Conv2D) -> Any:
     # With SAME or VALID, the other attribute is [0, 0].
     explicit = layer._padding_algorithm == "EXPLICIT"
     return layer._updated_padding if explicit else layer._padding_algorithm
+
+
+def output_size_of(pooling: nn.AdaptiveAvgPool2D) -> tuple[int, int]:
+    """Returns height and width of the output of an adaptive pooling."""
+    return pair(pooling._output_size)
 
 
 def running_statistics(norm: nn.Layer) -> tuple[Tensor, Tensor]:

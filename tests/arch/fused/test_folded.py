@@ -19,7 +19,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
 from ppcls.arch.fused import batch_norm as batch_norm_module
-from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool
+from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool, mean_pool
 from ppcls.arch.fused.convolution import convolve_biased
 from ppcls.arch.fused.cuda import CudaUnavailableError
 from ppcls.arch.fused.folded import constant_weights, fold
@@ -64,7 +64,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         images.append(x)
         return convolve_in_float64(x, *arguments, **options)
 
-    emulate_gpu(monkeypatch, batch_norm_module, depthwise)
+    emulate_gpu(monkeypatch, batch_norm_module, depthwise, mean_pool)
     folded._report.cache_clear()
     convolution.find_problem_with_bias.cache_clear()
     monkeypatch.setattr(folded, "_HALF", (paddle.float32,))

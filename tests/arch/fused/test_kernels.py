@@ -36,6 +36,7 @@ SOURCES: dict[str, tuple[str, ...]] = {  # with macros
     "depthwise.cu": ("KERNEL=5", "STRIDE=2", "WIDTH=32", "TAIL=SWISH"),
     "gelu.cu": (),
     "max_pool.cu": (),
+    "mean_pool.cu": (),
     "sum_rows.cu": (),
     "tokens.cu": ("LANES=32", "CHUNKS=3", "STREAM=1"),
     "update.cu": (),

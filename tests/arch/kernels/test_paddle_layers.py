@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import paddle
 import pytest
@@ -16,6 +18,7 @@ from ppcls.arch.kernels.paddle_layers import (
     layout_of,
     momentum_of,
     normalized_axes,
+    output_size_of,
     padding_argument,
     pads_zeros,
     replace_weight,
@@ -44,6 +47,13 @@ def test_settings_of_a_convolution_compute_what_the_layer_computes(
     if explicit is not None:
         output = F.conv2d(image, *kernel, list(explicit), data_format=layout_of(layer), **settings)
         np.testing.assert_array_equal(output.numpy(), layer(image).numpy())
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, (1, 1)), ((2, 3), (2, 3))])
+def test_settings_of_adaptive_pooling(size: Any, expected: tuple[int, int]) -> None:
+    layer = nn.AdaptiveAvgPool2D(size, data_format="NHWC")
+    assert (output_size_of(layer), layout_of(layer)) == (expected, "NHWC")
+    assert layer(paddle.randn([1, 6, 6, 2])).shape == [1, *expected, 2]
 
 
 def test_padding_other_than_zeros_is_not_explicit() -> None:

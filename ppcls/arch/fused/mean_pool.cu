@@ -1,0 +1,59 @@
+// The mean of all pixels of NHWC images: forward and backward. This file is appended to vector.cuh.
+//
+// Images are arrays of vectors, [images, pixels, columns]. The index of a block is (image, part of a pixel). In a block, x
+// counts vectors of a pixel, and y counts pixels, so adjacent threads read adjacent vectors. The order of additions is
+// fixed.
+
+#define THREADS 512 // threads per block
+#define UNROLL 4    // pixels that a thread loads before it uses them
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    mean_pool(const uint4 *x, uint4 *y, int pixels, int columns) {
+  __shared__ float shared[VECTOR * THREADS];
+  const int column = blockIdx.y * blockDim.x + threadIdx.x, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  const uint4 *image = x + (long long)blockIdx.x * pixels * columns;
+  float sum[VECTOR] = {};
+  if (column < columns)
+    for (int first = threadIdx.y; first < pixels; first += UNROLL * blockDim.y) {
+      uint4 packed[UNROLL];
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        const int pixel = first + i * blockDim.y;
+        packed[i] = pixel < pixels ? image[(long long)pixel * columns + column] : make_uint4(0u, 0u, 0u, 0u);
+      }
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        float value[VECTOR];
+        unpack(packed[i], value);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) sum[j] += value[j];
+      }
+    }
+#pragma unroll
+  for (int j = 0; j < VECTOR; ++j) shared[j * THREADS + thread] = sum[j];
+  // blockDim.y is a power of two.
+  for (int half = blockDim.y / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.y < half)
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j) shared[j * THREADS + thread] += shared[j * THREADS + thread + half * blockDim.x];
+  }
+  if (threadIdx.y != 0 || column >= columns) return;
+#pragma unroll
+  for (int j = 0; j < VECTOR; ++j) sum[j] = shared[j * THREADS + thread] / pixels;
+  y[(long long)blockIdx.x * columns + column] = pack(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    mean_pool_gradient(const uint4 *dy, uint4 *dx, int pixels, int columns) {
+  const int column = blockIdx.y * blockDim.x + threadIdx.x;
+  if (column >= columns) return;
+  float value[VECTOR];
+  unpack(dy[(long long)blockIdx.x * columns + column], value);
+#pragma unroll
+  for (int j = 0; j < VECTOR; ++j) value[j] /= pixels;
+  const uint4 packed = pack(value);
+  uint4 *image = dx + (long long)blockIdx.x * pixels * columns;
+  for (int pixel = threadIdx.y; pixel < pixels; pixel += blockDim.y)
+    image[(long long)pixel * columns + column] = packed;
+}

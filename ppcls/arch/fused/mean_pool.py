@@ -1,0 +1,64 @@
+"""The mean of all pixels of NHWC images, for squeeze-and-excitation and before classifiers.
+
+Paddle computes it by its general reduction, which reads the pixels of one channel after another, so in this
+layout each read of 2 bytes loads 32 bytes from memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.autograd import PyLayer
+
+from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
+
+_THREADS = 512  # threads per block; the same number as THREADS in mean_pool.cu
+_WIDTH = 16  # largest number of vectors of a pixel per block
+
+
+def mean_pool(x: Tensor) -> Tensor:
+    """Returns the means of all pixels, [B, 1, 1, C].
+
+    They are added up in float32, in a fixed order.
+
+    Args:
+        x: [B, H, W, C] float32, float16 or bfloat16 on the GPU. The channels of a pixel must fill whole
+            vectors of 16 bytes.
+    """
+    output: Tensor = _MeanPool.apply(contiguous(x))
+    return output
+
+
+class _MeanPool(PyLayer):  # type: ignore[misc]
+    """The differentiable operation of `mean_pool`."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        context.input = x.shape
+        y = paddle.empty([x.shape[0], 1, 1, x.shape[3]], x.dtype)
+        _launch("mean_pool", x, y, x.shape)
+        return y
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        dx = paddle.empty(context.input, gradient.dtype)
+        _launch("mean_pool_gradient", contiguous(gradient), dx, context.input)
+        return dx
+
+
+def _launch(kernel: str, source: Tensor, target: Tensor, shape: list[int]) -> None:
+    """Launches a kernel for images of a shape."""
+    batch, height, width, channels = shape
+    columns = channels // vector_length(source.dtype)
+    across = 1
+    while across < min(columns, _WIDTH):  # powers of two, as the kernel needs
+        across *= 2
+    grid = (batch, -(-columns // across))
+    sizes = ctypes.c_int(height * width), ctypes.c_int(columns)
+    block = (across, _THREADS // across)
+    kernels("mean_pool.cu", source.dtype).launch(
+        kernel, grid, block, address(source), address(target), *sizes
+    )
