@@ -45,6 +45,10 @@ class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
         specs: Transforms. The first one is DecodeImage, which the caller applies: the layer expects upright
             images in RGB order, whatever the settings of DecodeImage are.
 
+    Attributes:
+        reverses: Whether it reverses the channels.
+        only_normalizes: Whether it only normalizes pixels, and may reverse their channels.
+
     Raises:
         UserError: A transform is not supported in a graph.
     """
@@ -54,7 +58,8 @@ class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
         decoder = specs[0]
         if not isinstance(decoder, DecodeImage) or (decoder.channels, decoder.dtype) != (3, "uint8"):
             raise _not_supported(0, decoder, "the graph expects 8-bit RGB")
-        self._ops: list[GraphOp] = [] if decoder.to_rgb else [_reverse_channels]
+        self.reverses = not decoder.to_rgb
+        self._ops: list[GraphOp] = [_reverse_channels] if self.reverses else []
         for position, spec in enumerate(specs[1:], start=1):
             try:
                 op = graph_op(spec)
@@ -63,6 +68,7 @@ class PreprocessingLayer(nn.Layer):  # type: ignore[misc]
             self._ops.append(op)
             if isinstance(op, nn.Layer):
                 self.add_sublayer(spec.kind, op)
+        self.only_normalizes = len(specs) == 2 and isinstance(self._ops[-1], _Normalization)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the prepared images, [N, C, H, W] or [N, H, W, C] float32."""

@@ -23,6 +23,7 @@ from ppcls.data.transforms.specs.chain import split_chain
 from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.models.description import Activation, ModelDescription
 from ppcls.deploy.models.pinned_memory import PinnedBuffer
+from ppcls.deploy.models.pixel_table import use_table
 from ppcls.deploy.models.rejection import ClassMeans, energy, read_means
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import Losses, build_network, read_inferred
@@ -216,13 +217,6 @@ class TrainedModel:
         self._model = model
         self._precision.prepare(self._model, None)
         self._model.eval()
-        preparation: nn.Layer | None = None
-        if description.PreProcess.in_graph:
-            contained = split_chain(description.PreProcess.transform_ops)[1]
-            preparation = PreprocessingLayer(contained)
-        activation = build_activation(description.Output.activation, description.Output.temperature)
-        self._scoring = _Scoring(self._model, self._precision, preparation, activation)
-        self._scoring.eval()
         self._weights = weights
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
@@ -230,12 +224,16 @@ class TrainedModel:
         self._temperature = description.Output.temperature
         self._classes = description.width
         self._head: HeadInput | None = None
+        fused = False
         if runtime.device_id is not None:
-            if settings.fused_kernels is True:
-                self._fuse(runtime.device)
+            fused = settings.fused_kernels is True and self._fuse(runtime.device)
             self._buffer = PinnedBuffer()
             if settings.cuda_graph is not False and measured():
                 self._forward = GraphedForward(GraphCapture(tries=True))
+        preparation = self._build_preparation(description, fused=fused)
+        activation = build_activation(description.Output.activation, description.Output.temperature)
+        self._scoring = _Scoring(self._model, self._precision, preparation, activation)
+        self._scoring.eval()
         self._rule = description.Rejection
         self._means: ClassMeans | None = None
         if self._rule is not None and self._rule.score == "distance":
@@ -283,13 +281,26 @@ class TrainedModel:
             scores: NDArray[Any] = outputs[_SCORES].numpy()
         return scores, outputs
 
-    def _fuse(self, device: Literal["cpu", "gpu"]) -> None:
-        """Uses the fused kernels of the training run, unless this machine does not support them."""
+    def _fuse(self, device: Literal["cpu", "gpu"]) -> bool:
+        """Uses the fused kernels of the training run, if this machine supports them, and returns that."""
         try:
             fuse(self._model, device)
-            fold(self._model)
         except KernelsUnavailableError as error:
             print_error(f"warning: {self._weights}: runs without the fused kernels: {error}")
+            return False
+        fold(self._model)
+        return True
+
+    def _build_preparation(self, description: ModelDescription, *, fused: bool) -> nn.Layer | None:
+        """Returns the layer that prepares 8-bit pixels; None if the images are prepared."""
+        if not description.PreProcess.in_graph:
+            return None
+        contained = split_chain(description.PreProcess.transform_ops)[1]
+        preparation = PreprocessingLayer(contained)
+        if not fused:
+            return preparation
+        dtype = self._precision.images(paddle.zeros([1]), training=False).dtype
+        return use_table(preparation, dtype)
 
     def _run(self, images: Tensor) -> dict[str, Tensor]:
         try:

@@ -37,6 +37,7 @@ SOURCES: dict[str, tuple[str, ...]] = {  # with macros
     "gelu.cu": (),
     "max_pool.cu": (),
     "mean_pool.cu": (),
+    "pixels.cu": ("CHANNELS=4",),
     "sum_rows.cu": (),
     "tokens.cu": ("LANES=32", "CHUNKS=3", "STREAM=1"),
     "update.cu": (),
