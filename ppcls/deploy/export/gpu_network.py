@@ -89,7 +89,7 @@ class GpuNetwork(nn.Layer):  # type: ignore[misc]
 
 def _is_foldable(unit: ConvNorm) -> bool:
     conv, norm = (getattr(unit, name) for name in unit.names)
-    methods = ("forward", "fork", "add_relu", "_normalize")
+    methods = ("forward", "fork", "add_relu")
     return (
         all(getattr(type(unit), name) is getattr(ConvNorm, name) for name in methods)
         and type(conv) in (nn.Conv2D, ImageConv2D)
