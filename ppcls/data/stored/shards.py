@@ -183,8 +183,27 @@ def _store_records(
     file: Path, name: str, index: str, record_format: FileFormat, records: StoredRecords
 ) -> None:
     """Writes offsets, sizes and labels of the records of a shard to a file."""
+    while True:
+        shard = records.fetch(name, records.infos[name])
+        try:
+            _store_records_of(shard, file, name, index, record_format, records)
+        except UserError:
+            if shard.exists():
+                raise
+            # Removed meanwhile, because other copies were needed.
+        else:
+            return
+
+
+def _store_records_of(
+    shard: Path, file: Path, name: str, index: str, record_format: FileFormat, records: StoredRecords
+) -> None:
+    """Implements `_store_records` for a copy of the shard.
+
+    Raises:
+        UserError: The copy is missing or damaged.
+    """
     url = f"{records.cache.url}/{name}"
-    shard = records.fetch(name, records.infos[name])
     index_file = file.with_suffix(INDEX_SUFFIX)
     with naming(url, shard), naming(f"{records.cache.url}/{index}", index_file):
         if index in records.infos:

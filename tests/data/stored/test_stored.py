@@ -27,6 +27,7 @@ from ppcls.data.sampling.epoch_samplers import ShardWindowSampler
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.stored.ahead import ReadAhead
 from ppcls.data.stored.files import StoredFiles
+from ppcls.data.stored.shards import StoredRecords
 from ppcls.errors import DecodeError, UserError
 from ppcls.files import objects
 from ppcls.files.object_cache import GIB, ObjectCache, data_folder
@@ -267,6 +268,25 @@ def test_copies_stay_within_the_limit_and_shards_are_read_once_per_epoch(
             copies = (data_folder(URL) / "copies").glob("*/*")
             assert sum(path.stat().st_size for path in copies) <= limit + max(sizes)
     assert max(gets(server).values()) <= 2, "each shard once per epoch"
+
+
+def test_shard_whose_copy_is_removed_before_it_is_read_is_downloaded_again(
+    server: FaultProxy, files: FileIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other threads do that open shards, if the limit of the copies is small."""
+    upload(write_shards(files, tmp_path / "shards", size=1))
+    fetch, removed = StoredRecords.fetch, list[str]()
+
+    def fetch_in_vain(self: StoredRecords, name: str, info: ObjectInfo) -> Path:
+        copy = fetch(self, name, info)
+        if name not in removed:
+            removed.append(name)
+            copy.unlink()
+        return copy
+
+    monkeypatch.setattr(StoredRecords, "fetch", fetch_in_vain)
+    index = dataset(WebDataset, paths=[f"{URL}/*.tar"]).read(21)
+    assert len(index) == len(removed) == 21
 
 
 def test_next_batches_are_downloaded_ahead(server: FaultProxy, files: FileIndex) -> None:
