@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import settings
-from omitted_pictures import omit_curves, omit_heat_maps
+from omitted_pictures import ADD_HEAT_MAPS, DRAW_CURVES, omit_curves, omit_heat_maps
 from PIL import Image
 from skimage import data
 from small_config import cpu, images, make_config, make_yaml
@@ -141,7 +141,6 @@ def _registered() -> Iterator[None]:
 
 
 # Pictures of trainings, which would take half of the time of a small one. Tests that look at them draw them.
-DRAW_CURVES, ADD_HEAT_MAPS = CurvesPicture.close, HtmlReport._add_heat_maps
 omit_curves()
 omit_heat_maps()
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omitted_pictures import DRAW_CURVES
 from paths import ROOT
 from PIL import Image
 from running import free_port
@@ -29,6 +30,7 @@ from ppcls.classifier import Plot, Predictions, TrainingRun
 from ppcls.deploy import pictures as pictures_module
 from ppcls.errors import UserError
 from ppcls.postprocess.results import Classification
+from ppcls.report.charts import CurvesPicture
 
 SIDE = 32
 
@@ -49,7 +51,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Classifier, TrainingRun]:
     model = Classifier("MobileNetV3_small_x0_35", device="cpu")
     output = tmp_path_factory.mktemp("runs") / "pets"
-    run = model.train(pictures, epochs=2, batch_size=4, image_size=SIDE, output=output, workers=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CurvesPicture, "close", DRAW_CURVES)
+        run = model.train(pictures, epochs=2, batch_size=4, image_size=SIDE, output=output, workers=0)
     return model, run
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ppcls.report.charts import CurvesPicture
 from ppcls.report.html import HtmlReport
 
+DRAW_CURVES, ADD_HEAT_MAPS = CurvesPicture.close, HtmlReport._add_heat_maps
+
 
 def omit_curves() -> None:
     """Makes runs of this process draw no ``curves.png``, which takes a second."""
