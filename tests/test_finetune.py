@@ -115,9 +115,10 @@ def test_class_folder_with_another_name_is_reported(
             r"warning: .*\.pth expects other images: DataLoader.Train: NormalizeImage with mean \[0.498, .*\n"
             r"chosen by Arch.pretrained=auto; Arch.pretrained=False trains from scratch",
         ),
-        (
+        pytest.param(
             {"Arch.name": "EfficientNet_lite0", "Arch.pretrained": "False"},
             r"no initial weights \(Global.pretrained_model\): training from scratch",
+            marks=pytest.mark.slow,
         ),
         (
             {"Arch.name": "SE_ResNet18"},

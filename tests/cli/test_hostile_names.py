@@ -106,7 +106,11 @@ SILENT = ("export", "stats")
 PAGES = {"training": "run/*.html", "tuning": "tuned/*.html", "audit": "audit/*.html", "runs": "runs.html"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    # A tuning is trainings, and its table.
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "tuning")) for name in COMMANDS],
+)
 def test_no_command_writes_hostile_names_raw(
     command: str,
     folder: Path,

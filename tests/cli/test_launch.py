@@ -123,7 +123,7 @@ def test_launcher_starts_processes(tmp_path: Path) -> None:
         assert f"rank {rank} --gpus=7\n" in (tmp_path / "log" / f"workerlog.{rank}").read_text()
 
 
-@pytest.mark.parametrize("visible", ["", "0"])
+@pytest.mark.parametrize("visible", ["", pytest.param("0", marks=pytest.mark.slow)])
 def test_processes_on_cpus_need_no_visible_gpus(tmp_path: Path, visible: str) -> None:
     """Paddle's launcher would look for one GPU per process in the variable, and end with a traceback."""
     if find_gpus().has_cuda:

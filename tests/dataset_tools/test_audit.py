@@ -68,7 +68,7 @@ def test_audit_of_a_hostile_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (root / "dog" / "=cmd.png").exists()
 
 
-@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("labelled", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_pictures_without_several_classes_are_compared_but_labels_are_not(
     tmp_path: Path, labelled: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,10 @@ def test_grad_cam_is_the_same_in_both_layouts_and_matches_its_formula(tmp_path: 
 
 @pytest.mark.parametrize(
     "name",
-    ["DeiT_tiny_patch16_224", "DeiT_tiny_distilled_patch16_224", "SwinTransformer_tiny_patch4_window7_224"],
+    [
+        *("DeiT_tiny_patch16_224", "DeiT_tiny_distilled_patch16_224"),
+        pytest.param("SwinTransformer_tiny_patch4_window7_224", marks=pytest.mark.slow),
+    ],
 )
 def test_infer_explains_transformers(tmp_path: Path, name: str) -> None:
     tree = config_tree(write_weights_of(name, tmp_path), write_names(tmp_path / "names.txt"))

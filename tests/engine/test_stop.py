@@ -115,7 +115,11 @@ def test_killed_and_stopped_run_ends_like_undisturbed_run(
 @pytest.mark.hostile
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow), (signal.SIGINT, 130)],
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(("use_dali", "helpers"), [(False, 3), pytest.param(True, 2, marks=pytest.mark.slow)])
 def test_signal_to_all_processes_saves_and_stops_the_run(

@@ -72,7 +72,11 @@ def test_values_shared_by_recipes_are_not_changed_by_a_run() -> None:
         ("ppcls/configs/ImageNet/ResNet/ResNet50_amp_O2_ultra.yaml", "O2"),
     ],
 )
-@pytest.mark.parametrize("program", [["ppcls/train.py"], ["-m", "ppcls.train"]], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "program",
+    [["ppcls/train.py"], pytest.param(["-m", "ppcls.train"], marks=pytest.mark.slow)],
+    ids=["script", "module"],
+)
 def test_commands_of_paddleclas_run_in_a_clone(path: str, level: str | None, program: list[str]) -> None:
     command = [sys.executable, *program, "-c", path, "-o", "Global.use_dali=True", "--print-config"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -79,6 +79,7 @@ def is_one_of(found: Path, *states: TrainState) -> None:
     assert_equal(content(again.model), content({state.update: state for state in states}[again.update].model))
 
 
+@pytest.mark.slow  # test_writes.py lets all system calls of a save fail
 def test_save_with_each_call_failing_on_a_full_disk_keeps_the_previous(
     tmp_path: Path, config: Config
 ) -> None:

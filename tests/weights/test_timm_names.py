@@ -39,6 +39,10 @@ LARGE = {
     "torchvision/swin_t",
     "torchvision/convnext_tiny",
     "torchvision/inception_v3",
+    "torchvision/alexnet",
+    "inception_v4",
+    "tf_efficientnetv2_s",
+    "darknet53",
 }  # others have the same rules
 OPTIONS: dict[str, dict[str, Any]] = {
     "ResNet18": {"use_first_short_conv": False},

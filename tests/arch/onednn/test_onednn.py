@@ -375,7 +375,7 @@ def _logits_and_gradients(model: nn.Layer, image: Tensor) -> tuple[NDArray[Any],
     ("name", "side"),
     [
         ("ResNet18", 64),
-        ("ResNet50_vd", 64),
+        pytest.param("ResNet50_vd", 64, marks=pytest.mark.slow),  # as ResNet18, and as ResNeXt50
         ("ResNeXt50_32x4d", 64),
         ("MobileNetV3_small_x1_0", 64),
         ("EfficientNetB0_small", 64),

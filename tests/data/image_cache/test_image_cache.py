@@ -271,7 +271,9 @@ def test_a_file_that_becomes_bad_is_no_longer_used(index: FileIndex, kind: Any) 
     check(open_cache(index, Decoder(), kind))
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["alone", "beside another run"])
+@pytest.mark.parametrize(
+    "used", [pytest.param(False, marks=pytest.mark.slow), True], ids=["alone", "beside another run"]
+)
 def test_replaced_images_are_removed_when_no_other_run_uses_them(
     index: FileIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: bool
 ) -> None:

@@ -67,25 +67,31 @@ def shared(
     return head + jpeg + values + entries
 
 
-HOSTILE = {
-    "strip": shared((9000, 9000), progressive(9000, 9000, 90), 1, (9000,)),
-    "strips": shared((9000, 9000), progressive(9000, 9, 90), 1000, (9,)),
-    "tiles": shared((9216, 9216), progressive(512, 512, 90), 18 * 18, (512, 512)),
-    "BigTIFF": shared((9216, 9216), progressive(512, 512, 90), 18 * 18, (512, 512), big=True),
-    "large tile": shared((16, 16), progressive(1024, 1024, 3500), 1, (1024, 1024)),
-    "markers": shared((9000, 9000), b"\xff\xda" * 1_100_000, 1, (9000,)),
-}
+NAMES = ("strip", "strips", "tiles", "BigTIFF", "large tile", "markers")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_too_many_scans_are_rejected_by_the_header(name: str) -> None:
-    header = read_header(HOSTILE[name])
+@pytest.fixture(scope="module")
+def hostile() -> dict[str, bytes]:
+    files = (
+        shared((9000, 9000), progressive(9000, 9000, 90), 1, (9000,)),
+        shared((9000, 9000), progressive(9000, 9, 90), 1000, (9,)),
+        shared((9216, 9216), progressive(512, 512, 90), 18 * 18, (512, 512)),
+        shared((9216, 9216), progressive(512, 512, 90), 18 * 18, (512, 512), big=True),
+        shared((16, 16), progressive(1024, 1024, 3500), 1, (1024, 1024)),
+        shared((9000, 9000), b"\xff\xda" * 1_100_000, 1, (9000,)),
+    )
+    return dict(zip(NAMES, files, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_too_many_scans_are_rejected_by_the_header(name: str, hostile: dict[str, bytes]) -> None:
+    header = read_header(hostile[name])
     with pytest.raises(DecodeError, match=r"the TIFF has \d+ scans of .* pixels; expected at most 32 times"):
         check_header(DecodeImage(), header)
 
 
-def test_missing_sizes_are_an_error() -> None:
-    data = HOSTILE["tiles"].replace(struct.pack("<HH", 325, 4), struct.pack("<HH", 32_000, 4))
+def test_missing_sizes_are_an_error(hostile: dict[str, bytes]) -> None:
+    data = hostile["tiles"].replace(struct.pack("<HH", 325, 4), struct.pack("<HH", 32_000, 4))
     with pytest.raises(DecodeError, match="does not contain the sizes of its strips or tiles"):
         read_header(data)
 
@@ -105,9 +111,9 @@ def test_usual_files_have_few_scans(channels: int, tile: tuple[int, int] | None,
 
 
 @pytest.mark.parametrize("kind", FAST)
-def test_loaders_skip_many_scans_by_name(kind: str, tmp_path: Path) -> None:
-    names = [f"{name}.tif".encode() for name in HOSTILE]
-    for name, data in HOSTILE.items():
+def test_loaders_skip_many_scans_by_name(kind: str, tmp_path: Path, hostile: dict[str, bytes]) -> None:
+    names = [f"{name}.tif".encode() for name in hostile]
+    for name, data in hostile.items():
         (tmp_path / f"{name}.tif").write_bytes(data)
     small = shared((64, 64), progressive(64, 8, 20), 8, (8,))
     (tmp_path / "usual.tif").write_bytes(small)
@@ -120,4 +126,4 @@ def test_loaders_skip_many_scans_by_name(kind: str, tmp_path: Path) -> None:
     loader.release()
     assert labels == [len(names)]
     lines = (tmp_path / "bad_images.txt").read_text()
-    assert all(f"{name}.tif" in lines for name in HOSTILE)
+    assert all(f"{name}.tif" in lines for name in hostile)

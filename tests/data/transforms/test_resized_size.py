@@ -159,8 +159,15 @@ def test_loaders_skip_thin_images_by_name_and_need_no_memory(kind: str, backend:
     assert peak_kib() - before < (CUDA_MEMORY if kind == "dali-gpu" else MEMORY)
 
 
-@pytest.mark.parametrize("backend", ["cv2", "pil"])
-@pytest.mark.parametrize("preprocess", [[], ["--preprocess", "all"]])
+@pytest.mark.parametrize(
+    ("backend", "preprocess"),
+    [
+        ("cv2", []),
+        pytest.param("pil", [], marks=pytest.mark.slow),
+        pytest.param("cv2", ["--preprocess", "all"], marks=pytest.mark.slow),
+        ("pil", ["--preprocess", "all"]),
+    ],
+)
 def test_thin_image_is_rejected_without_memory(tmp_path: Path, backend: str, preprocess: list[str]) -> None:
     weights = write_weights(tmp_path / "model.safetensors")
     tree = config_tree(weights, write_names(tmp_path / "names.txt"))

@@ -58,7 +58,14 @@ def test_onnx_export_predicts_the_same_as_paddle(
         )
 
 
-@pytest.mark.parametrize("name", ["MobileNetV3_small_x0_35", "PPLCNet_x0_25", "DeiT_tiny_patch16_224"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Its layers are those of PP-LCNet.
+        pytest.param("MobileNetV3_small_x0_35", marks=pytest.mark.slow),
+        *("PPLCNet_x0_25", "DeiT_tiny_patch16_224"),
+    ],
+)
 def test_onnx_export_of_other_families_predicts_the_same(tmp_path: Path, name: str) -> None:
     paddle.seed(3)
     size = {"img_size": 32} if name.startswith("DeiT") else {}

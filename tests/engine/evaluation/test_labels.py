@@ -208,7 +208,7 @@ def test_validation_folder_is_labelled_by_the_names_of_the_training_folder(tmp_p
     other_folder(run, tmp_path / "data" / "val", "cat")
     output = tmp_path / "run"
     settings = ["Arch.pretrained=False", "Global.use_dali=False", "Global.device=cpu"]
-    options = ["--model", "ResNet18", "--epochs", "1", "--batch-size", "8", "--workers", "0"]
+    options = ["--model", "PPLCNet_x0_25", "--epochs", "1", "--batch-size", "8", "--workers", "0"]
     arguments = [str(tmp_path / "data"), *options, "--image-size", str(SIDE), "--output", str(output)]
     assert train([*arguments, "-o", *settings]) == 0
     log = (output / "train.log").read_text()

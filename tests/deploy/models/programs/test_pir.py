@@ -218,7 +218,7 @@ def check_export(name: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * name.startswith("Swin"))  # takes half of the time
+        pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("Swin", "LeViT")))  # most of the time
         for name in VARIED
     ],
 )
