@@ -109,8 +109,10 @@ class FoldedNorm:
             act: Activation; None for none.
             shortcut: Tensor to add before the activation; None for no addition.
         """
+        if not self._active or self._norm.training or paddle.is_grad_enabled():
+            return False
         dtype = compute_dtype(x)
-        if not self._active or self._norm.training or paddle.is_grad_enabled() or dtype not in _HALF:
+        if dtype not in _HALF:
             return False
         layer = self._convolution
         weight = layer.weight.shape
