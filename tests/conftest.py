@@ -9,10 +9,12 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,8 +59,16 @@ LONGEST = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the tests of the longest files to the front; others keep their order."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Moves the tests of the longest files to the front, and spreads those of servers among the others.
+
+    Tests of servers wait most of the time. If all processes ran them at the same time, no core would be busy.
+    """
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [file for file in files if file.parent.name == "serve"]
+    others = [file for file in files if file.parent.name != "serve"]
+    places: dict[Path, float] = {file: number for number, file in enumerate(others)}
+    places |= {file: number * len(others) / len(waiting) for number, file in enumerate(waiting)}
+    items.sort(key=lambda item: (item.path.name not in LONGEST, places[item.path]))
 
 
 def pytest_collection_finish() -> None:
@@ -155,6 +165,16 @@ def drawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn_heat_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of the test's runs have heat maps."""
     monkeypatch.setattr(HtmlReport, "_add_heat_maps", ADD_HEAT_MAPS)
+
+
+@pytest.fixture(autouse=True)
+def _brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the pause of a second in which ``paddle.io`` waits for the thread of an abandoned iterator."""
+    iterators = sys.modules.get("paddle.io.dataloader.dataloader_iter")
+    if iterators is not None:
+        monkeypatch.setattr(
+            iterators, "time", SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50))
+        )
 
 
 def _has_gpu() -> bool:

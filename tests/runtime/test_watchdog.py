@@ -175,7 +175,7 @@ def config(make_yaml: Callable[..., Path]) -> Path:
         dataset = {"name": "PythonDataset", "source": split.lower(), "transform_ops": chain}
         changes[f"DataLoader__{split}__dataset"] = dataset
         changes[f"DataLoader__{split}__sampler__batch_size"] = 4
-    return make_yaml(Arch__name="Linear", Global__use_dali=False, Global__hang_timeout=12, **changes)
+    return make_yaml(Arch__name="Linear", Global__use_dali=False, Global__hang_timeout=30, **changes)
 
 
 EXCHANGE = "waiting for all processes between two batches"
@@ -203,7 +203,7 @@ def test_training_with_a_stuck_rank_stops(config: Path, trouble: str, one: str, 
     assert code != 0
     log = (config.parent / "run" / "train.log").read_text()
     for text in (terminal, log):
-        assert "the run is stuck and is stopped (Global.hang_timeout: 12 s)" in text
+        assert "the run is stuck and is stopped (Global.hang_timeout: 30 s)" in text
         assert re.search(
             rf"rank 0 \(.*\): no progress for \d+ s; epoch 2, batch \d, update \d: {one}\n", text
         )
@@ -221,8 +221,8 @@ def test_evaluation_with_a_stuck_rank_stops(config: Path) -> None:
     given = ("-o", f"Global.pretrained_model={weights}")
     code, terminal = launch_two_ranks(config, "eval:sleep", *given, tool="evaluate")
     assert code != 0
-    assert "the run is stuck and is stopped (Global.hang_timeout: 12 s)" in terminal
-    assert re.search(r"rank 1 \(.*\): no progress for 9 s; evaluation: waiting for batch \d\n", terminal)
+    assert "the run is stuck and is stopped (Global.hang_timeout: 30 s)" in terminal
+    assert re.search(r"rank 1 \(.*\): no progress for 2[23] s; evaluation: waiting for batch \d\n", terminal)
     assert "troubled_run.py" in terminal
     assert [each.name for each in run.iterdir()] == ["failures"], "evaluation writes no log"
 
