@@ -329,7 +329,9 @@ sys.exit({"train": train, "evaluate": evaluate}[sys.argv.pop(1)]())
 """
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["train", "--dry-run"]])
+@pytest.mark.parametrize(
+    "command", [pytest.param(["evaluate"], marks=pytest.mark.slow), ["train", "--dry-run"]]
+)
 def test_sigterm_ends_a_command_that_saves_nothing_quietly(
     config: Path, weights: Path, command: list[str]
 ) -> None:

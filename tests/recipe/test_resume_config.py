@@ -150,7 +150,9 @@ def _follow(run: Path) -> None:
     run.with_name("followed").rename(run)
 
 
-@pytest.mark.parametrize("lose", [_zip, _remove_links, _write_targets, _follow])
+@pytest.mark.parametrize(
+    "lose", [_zip, pytest.param(_remove_links, marks=pytest.mark.slow), _write_targets, _follow]
+)
 def test_a_run_without_links_is_read_and_resumed(
     place: Path,
     lose: Callable[[Path], None],

@@ -121,7 +121,7 @@ def test_changed_byte_is_detected(
             assert file in text
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.sampled_from(FILES[:-1]), CHANGES)
 def test_forged_checkpoint_raises_only_user_errors(
     saved: Path, file: str, changes: list[tuple[str, float, object]]

@@ -266,22 +266,15 @@ def test_health_and_metrics_report_requests_and_errors(server: Running, images: 
     assert after[f"ppcls_images_in_work{model}"] == 0
 
 
-@pytest.fixture(scope="module")
-def exported(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exported") / "inference"
-    config = write_config(folder.parent / "config.yaml", tree)
-    for kind in ("paddle", "onnx"):
-        options = ["--format", kind, "-o", f"Global.save_inference_dir={folder / kind}"]
-        assert export_cli.export(["-c", str(config), *options]) == 0
-    return folder
-
-
-@pytest.mark.parametrize("name", ["paddle", "onnx"])
+@pytest.mark.parametrize("kind", [pytest.param("paddle", marks=pytest.mark.slow), "onnx"])
 def test_sigterm_answers_current_requests_of_exported_models(
-    exported: Path, tmp_path: Path, images: list[bytes], expected: list[Classification], name: str
+    tree: dict[str, Any], tmp_path: Path, images: list[bytes], expected: list[Classification], kind: str
 ) -> None:
+    config = write_config(tmp_path / "config.yaml", tree)
+    place = ["--format", kind, "-o", f"Global.save_inference_dir={tmp_path / kind}"]
+    assert export_cli.export(["-c", str(config), *place]) == 0
     options = ["--max-wait", "1000", "--max-batch", "3", "-o", "Global.device=cpu"]
-    with running(tmp_path, "--model", exported / name, *options) as server:
+    with running(tmp_path, "--model", tmp_path / kind, *options) as server:
         same(post(server, *images[:3]), expected[:3])
         answers: list[httpx.Response] = []
         waiting = False

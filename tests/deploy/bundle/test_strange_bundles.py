@@ -103,7 +103,7 @@ def test_invalid_description_is_an_error(bundle: Path, path: list[Any], value: A
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_changed_description_is_read_or_is_a_user_error(original: Path, tmp_path: Path, data: Any) -> None:
     tree = json.loads((original / "bundle.json").read_text(encoding="utf-8"))
     changed = copy.deepcopy(tree)
