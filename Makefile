@@ -94,7 +94,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 QUICKSTART := output/quickstart
 BEST := -c configs/quickstart.yaml -o Global.pretrained_model=$(QUICKSTART)/best_model
 
-quickstart: setup ## train on 1,797 real digits, evaluate and predict (less than a minute on two CPU cores)
+quickstart: setup ## train on 1,797 real digits, evaluate and predict (about a minute on two CPU cores)
 	$(RUN) tools/dataset.py digits
 	$(RUN) tools/train.py -c configs/quickstart.yaml -o Global.checkpoints=auto 'Global.target={top1: 0.97}'
 	$(RUN) tools/eval.py $(BEST)
