@@ -1,7 +1,7 @@
 """The mean of all pixels of NHWC images, for squeeze-and-excitation and before classifiers.
 
-Paddle computes it by its general reduction, which reads the pixels of one channel after another, so in this
-layout each read of 2 bytes loads 32 bytes from memory.
+Paddle computes it by its general reduction. By its source, that reads the pixels of one channel after
+another, which are not adjacent in this layout. The two have not been compared on a GPU.
 """
 
 from __future__ import annotations
