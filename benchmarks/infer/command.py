@@ -89,8 +89,12 @@ def _measure(options: InferBenchmarkOptions, paths: Sequence[Path]) -> None:
         candidates += pytorch_requests(options.torch, models, machine["device"], axes, effort)
     device = machine["machine"]["Device"]
     report(f"{device}: variants: {len(candidates)}, rounds: {effort.rounds}")
-    described = {str(path): source.description.model_dump(mode="json") for path, source in models}
-    measured = " ".join(map(str, (*options.model, *options.random)))
-    empty = new_results("infer", measured, dump_yaml(described), machine["machine"], machine["versions"])
+    names = [*map(str, options.model), *options.random]  # not the temporary files of random models
+    described = {
+        name: source.description.model_dump(mode="json")
+        for name, (_, source) in zip(names, models, strict=True)
+    }
+    config = dump_yaml(described)
+    empty = new_results("infer", " ".join(names), config, machine["machine"], machine["versions"])
     with charts_of(options.out):
         measure_and_report(options.out, effort.rounds, empty, candidates, lambda: find_latencies(candidates))

@@ -33,6 +33,7 @@ _FLOAT = 0
 _DEFAULT_MATH = 0
 _TENSOR_CORES = 1
 _ELEMENTS = {paddle.float32: 0, paddle.float16: 2, paddle.bfloat16: 9}  # cudnnDataType_t
+IMAGE_CHANNELS = 4  # minimum number of channels of images; in half precision, cuDNN is slower with 3
 _ALGORITHMS = 8  # number of candidates to request; cuDNN has at most 8 algorithms per direction
 _IMPLICIT_PRECOMPUTED = 1  # the only algorithm of convolutions with a bias and no activation
 _RELU = 1

@@ -24,7 +24,7 @@ from paddle.nn import functional as F
 
 from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.batch_norm import TAILS
-from ppcls.arch.fused.convolution import convolve_biased, find_problem_with_bias
+from ppcls.arch.fused.convolution import IMAGE_CHANNELS, convolve_biased, find_problem_with_bias
 from ppcls.arch.fused.cuda import contiguous, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise_biased, pack, supports
 from ppcls.arch.kernels.geometry import geometry
@@ -41,7 +41,6 @@ from ppcls.files import print_error
 Activation = Callable[[Tensor], Tensor]
 
 _HALF = (paddle.float16, paddle.bfloat16)
-_IMAGE_CHANNELS = 4
 
 
 @contextmanager
@@ -162,11 +161,12 @@ class FoldedNorm:
     def _missing_channels(self) -> int:
         """Number of channels of zeros that cuDNN needs in half precision, see `ImageConv2D`."""
         layer = self._convolution
-        return max(0, _IMAGE_CHANNELS - layer.weight.shape[1]) if groups_of(layer) == 1 else 0
+        return max(0, IMAGE_CHANNELS - layer.weight.shape[1]) if groups_of(layer) == 1 else 0
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def _fold(self, dtype: Any) -> tuple[Tensor, Tensor]:
         """Returns the weights in the order and dtype of the kernels, and the bias of each channel."""
+        # Computed on the GPU, unlike `ppcls.arch.layers.reparameterize.fold`: it runs before each evaluation.
         norm = self._norm
         layer = self._convolution
         mean, variance = (statistic.astype("float32") for statistic in running_statistics(norm))

@@ -35,8 +35,6 @@ from ppcls.arch.kernels.paddle_layers import dilation_of, explicit_padding, grou
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.files import print_error
 
-_CHANNELS = 4  # minimum number of image channels; in half precision, cuDNN is slower with 3
-
 
 def check_available() -> None:
     """Checks that this machine can compile the kernels and load cuDNN and cuBLAS.
@@ -118,7 +116,12 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
 def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the result of `_convolve`, and ``x`` for a second consumer."""
     dtype = compute_dtype(x)
-    if x.stop_gradient or x.dtype != dtype or x.shape[-1] < _CHANNELS or groups_of(layer) == x.shape[-1]:
+    if (
+        x.stop_gradient
+        or x.dtype != dtype
+        or x.shape[-1] < convolution.IMAGE_CHANNELS
+        or groups_of(layer) == x.shape[-1]
+    ):
         return _convolve(layer, x), x
     if (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x), x
@@ -131,7 +134,7 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Te
     if settings is None or not settings.even:
         return None
     weight = layer.weight
-    missing = _CHANNELS - x.shape[-1]
+    missing = convolution.IMAGE_CHANNELS - x.shape[-1]
     if missing > 0 and groups_of(layer) == 1 and dtype != paddle.float32:
         x = with_zeros(x, 3, missing)
         weight = with_zeros(weight, 1, missing)
