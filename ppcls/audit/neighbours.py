@@ -63,12 +63,16 @@ def find_neighbours(vectors: Floats, check: Callable[[], None] = lambda: None) -
 def project(vectors: Floats) -> Floats:
     """Returns centred vectors of length 1 with at most 128 principal components, [N, 128 or less].
 
+    Up to 128 vectors are only rotated into the space that they span, which changes no distance.
+
     Args:
         vectors: Finite vectors, [N, D].
     """
     sample = vectors[:: max(1, len(vectors) // _SAMPLE)]
     centred = vectors - sample.mean(axis=0)
-    if vectors.shape[1] > _DIMENSIONS:
+    if len(vectors) <= _DIMENSIONS < vectors.shape[1]:
+        centred = np.linalg.qr(centred.T.astype(np.float64)).R.T
+    elif vectors.shape[1] > _DIMENSIONS:
         covariance = np.cov(sample.T.astype(np.float64))
         components = np.linalg.eigh(covariance)[1][:, : -_DIMENSIONS - 1 : -1]
         centred = centred @ components.astype(np.float32)

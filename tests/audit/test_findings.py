@@ -10,7 +10,7 @@ from ppcls.audit.duplicates import join_groups
 from ppcls.audit.findings import Audit, audit
 from ppcls.audit.images import SIDE, Pictures
 from ppcls.audit.labels import find_suspicious_labels
-from ppcls.audit.neighbours import find_neighbours
+from ppcls.audit.neighbours import find_neighbours, project
 
 
 def _pictures(count: int, **changes: object) -> tuple[Pictures, np.ndarray]:
@@ -88,6 +88,15 @@ def test_neighbours_are_those_of_a_full_search() -> None:
     known = np.arange(700) != 3
     assert (found.positions[known, 0] == similarity[known].argmax(axis=1)).mean() > 0.99
     assert (found.positions[3] == -1).all()
+
+
+def test_few_long_vectors_keep_their_distances() -> None:
+    vectors = np.random.default_rng(0).normal(size=(40, 300)).astype(np.float32)
+    found = project(vectors)
+    assert found.shape == (40, 40)
+    centred = vectors - vectors.mean(axis=0)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    np.testing.assert_allclose(found @ found.T, unit @ unit.T, atol=1e-5)
 
 
 def test_few_vectors_have_few_neighbours() -> None:
