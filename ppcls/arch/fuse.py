@@ -9,6 +9,7 @@ from paddle import Tensor, nn
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.fused import layers
+from ppcls.arch.fused.blocks.appending import fuse_appending
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.onednn import layers as cpu_layers
 from ppcls.arch.onednn.library import library
@@ -29,7 +30,9 @@ def fuse(model: nn.Layer, device: Literal["cpu", "gpu"]) -> int:
         library()
         return cpu_layers.fuse(model)
     layers.check_available()
-    return layers.fuse(model)
+    count = layers.fuse(model)
+    fuse_appending(model)
+    return count
 
 
 @dataclass(frozen=True)

@@ -45,15 +45,23 @@ class DenseLayer(nn.Layer):  # type: ignore[misc]
         width = _BOTTLENECK * growth
         self.bn_ac_func1 = NormConv(in_channels, width, 1, data_format)
         self.bn_ac_func2 = NormConv(width, growth, 3, data_format)
+        self.growth = growth
         self._channels = 1 if data_format == "NCHW" else 3
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C + growth, H, W]."""
+        return paddle.concat([x, self.new_channels(norm_relu(self.norm, x))], axis=self._channels)
+
+    @property
+    def norm(self) -> nn.BatchNorm2D:
+        """The first batch norm."""
+        return self.bn_ac_func1.layers[0]
+
+    def new_channels(self, normalized: Tensor) -> Tensor:
+        """Maps ReLU of the first batch norm, [B, C, H, W] (or NHWC), to the channels to append."""
         # The first convolution and the second batch norm can be one kernel.
-        first_norm, first_convolution = self.bn_ac_func1.layers
         second_norm, second_convolution = self.bn_ac_func2.layers
-        inner = convolve_norm(first_convolution, second_norm, norm_relu(first_norm, x), F.relu)
-        return paddle.concat([x, second_convolution(inner)], axis=self._channels)
+        return second_convolution(convolve_norm(self.bn_ac_func1.layers[1], second_norm, normalized, F.relu))
 
     def convolutions_and_norms(self) -> list[tuple[nn.Layer, nn.Layer]]:
         """Returns the first convolution and the batch norm after it; see `ConvNorm`."""
@@ -79,6 +87,10 @@ class DenseBlock(nn.Layer):  # type: ignore[misc]
         for layer in self._layers:
             x = layer(x)
         return x
+
+    def appending_layers(self) -> list[DenseLayer]:
+        """Returns the layers, which `ppcls.arch.fused.blocks.appending` runs without concatenation."""
+        return self._layers
 
 
 class Transition(nn.Layer):  # type: ignore[misc]

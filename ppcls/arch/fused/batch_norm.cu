@@ -127,19 +127,20 @@ template <Tail TAIL> __device__ __forceinline__ float activation_gradient(float 
 }
 
 // Computes y = relu(x * scale + bias + z), without z or with another activation if TAIL says so. NaN stays NaN.
+// `pitch` is the number of vectors from one row of x to the next; other matrices have `columns`.
 // With a shortcut, `mask` receives one byte per vector, unless it is null. A bit is 1 if ReLU passes the gradient of
 // that value.
 template <Tail TAIL>
 __device__ __forceinline__ void normalize(const uint4 *x, const uint4 *z, uint4 *y, unsigned char *mask,
                                           const float (&scale)[VECTOR], const float (&bias)[VECTOR], int column,
-                                          int rows, int columns) {
+                                          int pitch, int rows, int columns) {
   const int stride = gridDim.y * blockDim.y;
   for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += UNROLL * stride) {
     uint4 inputs[UNROLL], addends[UNROLL];
 #pragma unroll
     for (int i = 0; i < UNROLL; ++i)
       if (row + i * stride < rows) {
-        inputs[i] = x[(row + i * stride) * columns + column];
+        inputs[i] = x[(row + i * stride) * pitch + column];
         if (TAIL == ADD_RELU) addends[i] = z[(row + i * stride) * columns + column];
       }
 #pragma unroll
@@ -171,13 +172,14 @@ __device__ __forceinline__ void normalize_batch(const uint4 *x, const uint4 *z, 
   float scale[VECTOR], bias[VECTOR];
   load(saved, column, scale);
   load(saved + columns * VECTOR, column, bias);
-  normalize<TAIL>(x, z, y, mask, scale, bias, column, rows, columns);
+  normalize<TAIL>(x, z, y, mask, scale, bias, column, columns, rows, columns);
 }
 
 template <Tail TAIL>
 __device__ __forceinline__ void normalize_running(const uint4 *x, const uint4 *z, uint4 *y, const float *gamma,
                                                   const float *beta, const float *running_mean,
-                                                  const float *running_variance, float epsilon, int rows, int columns) {
+                                                  const float *running_variance, float epsilon, int pitch, int rows,
+                                                  int columns) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x;
   if (column >= columns) return;
   float scale[VECTOR], bias[VECTOR], mean[VECTOR], variance[VECTOR];
@@ -190,7 +192,7 @@ __device__ __forceinline__ void normalize_running(const uint4 *x, const uint4 *z
     scale[j] *= rsqrtf(variance[j] + epsilon);
     bias[j] -= mean[j] * scale[j];
   }
-  normalize<TAIL>(x, z, y, nullptr, scale, bias, column, rows, columns);
+  normalize<TAIL>(x, z, y, nullptr, scale, bias, column, pitch, rows, columns);
 }
 
 // Computes the gradients of gamma and beta, and from these the factors of `input_gradient`. With a shortcut, `dz`
@@ -291,9 +293,9 @@ __device__ __forceinline__ void input_gradient(const uint4 *dy, const uint4 *x, 
   }                                                                                                                    \
   extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
       normalize_running_##tail(const uint4 *x, const uint4 *z, uint4 *y, const float *gamma, const float *beta,        \
-                               const float *running_mean, const float *running_variance, float epsilon, int rows,      \
-                               int columns) {                                                                          \
-    normalize_running<TAIL>(x, z, y, gamma, beta, running_mean, running_variance, epsilon, rows, columns);             \
+                               const float *running_mean, const float *running_variance, float epsilon, int pitch,     \
+                               int rows, int columns) {                                                                \
+    normalize_running<TAIL>(x, z, y, gamma, beta, running_mean, running_variance, epsilon, pitch, rows, columns);      \
   }                                                                                                                    \
   extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                             \
       parameter_gradients_##tail(const uint4 *dy, const uint4 *x, const unsigned char *mask, uint4 *dz,                \
@@ -319,3 +321,12 @@ INPUT_GRADIENT(none, NONE)
 INPUT_GRADIENT(relu, RELU)
 INPUT_GRADIENT(hard_swish, HARD_SWISH)
 INPUT_GRADIENT(swish, SWISH)
+
+// Copies a matrix [rows, columns] to the columns from `first` on of a matrix with `pitch` columns.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    append(const uint4 *x, uint4 *y, int first, int pitch, int rows, int columns) {
+  const int count = rows * columns, threads = blockDim.x * blockDim.y;
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, block = blockIdx.y * gridDim.x + blockIdx.x;
+  for (int i = block * threads + thread; i < count; i += gridDim.x * gridDim.y * threads)
+    y[i / columns * pitch + first + i % columns] = x[i];
+}

@@ -68,6 +68,28 @@ def normalize(norm: nn.BatchNorm2D, x: Tensor, shortcut: Tensor | None = None, t
     return _Launcher(x).normalize(x, norm, tail, shortcut)
 
 
+def normalize_first(norm: nn.BatchNorm2D, x: Tensor) -> Tensor:
+    """Returns ReLU of the norm of the first channels of images, as many as the norm has.
+
+    Args:
+        norm: Layer, whose running statistics are used.
+        x: Contiguous [B, H, W, C]. See `batch_norm` for the dtype and the channels.
+    """
+    return _Launcher(x, norm.weight.shape[0]).normalize(x, norm, "relu", None)
+
+
+def append_channels(target: Tensor, first: int, x: Tensor) -> None:
+    """Copies images to the channels from ``first`` on of other images, in place.
+
+    Args:
+        target: Contiguous [B, H, W, C]. See `batch_norm` for the dtype and the channels.
+        first: Number of channels before those that are replaced; they must fill whole vectors.
+        x: [B, H, W, C'] of the same dtype.
+    """
+    x = contiguous(x)
+    _Launcher(x).append(target, first, x)
+
+
 class _BatchNorm(PyLayer):  # type: ignore[misc]
     """Differentiable BatchNorm, with an optional activation."""
 
@@ -112,12 +134,12 @@ def _needed_gradients(needed: list[bool], gradients: tuple[Tensor | None, ...]) 
 
 
 class _Launcher:
-    """Launches the kernels for images with the shape and dtype of ``x``."""
+    """Launches the kernels for images with the shape and dtype of ``x``, or for its first channels."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, channels: int | None = None) -> None:
         self._kernels = kernels("batch_norm.cu", x.dtype)
-        self._channels = x.shape[-1]
-        self._rows = x.size // self._channels
+        self._channels = x.shape[-1] if channels is None else channels
+        self._rows = x.size // x.shape[-1]
         columns = self._channels // vector_length(x.dtype)
         width = min(columns, _WIDTH)
         height = _THREADS // width
@@ -144,11 +166,17 @@ class _Launcher:
 
     def normalize(self, x: Tensor, norm: nn.BatchNorm2D, tail: Tail, shortcut: Tensor | None) -> Tensor:
         """Returns the output with running statistics."""
-        output = paddle.empty_like(x)
+        output = paddle.empty([*x.shape[:-1], self._channels], x.dtype)
         statistics = norm.weight, norm.bias, *running_statistics(norm)
+        operands = map(address, (x, shortcut, output, *statistics))
         epsilon = ctypes.c_float(epsilon_of(norm))
-        self._launch(f"normalize_running_{tail}", *map(address, (x, shortcut, output, *statistics)), epsilon)
+        self._launch(f"normalize_running_{tail}", *operands, epsilon, _pitch(x))
         return output
+
+    def append(self, target: Tensor, first: int, x: Tensor) -> None:
+        """Copies the images to channels of ``target``."""
+        begin = ctypes.c_int(first // vector_length(x.dtype))
+        self._launch("append", address(x), address(target), begin, _pitch(target))
 
     def backward(
         self, gradient: Tensor, x: Tensor, saved: Tensor, tail: Tail, mask: Tensor | None
@@ -175,6 +203,11 @@ class _Launcher:
 
     def _launch(self, kernel: str, *arguments: Any) -> None:
         self._kernels.launch(kernel, self._grid, self._block, *arguments, *self._shape)
+
+
+def _pitch(x: Tensor) -> ctypes.c_int:
+    """Returns the number of vectors of a pixel."""
+    return ctypes.c_int(x.shape[-1] // vector_length(x.dtype))
 
 
 @cache

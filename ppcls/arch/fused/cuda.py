@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import paddle
+from numpy.typing import NDArray
 from paddle import Tensor
 
 from ppcls.arch.kernels.errors import KernelsUnavailableError
@@ -84,6 +85,43 @@ def address(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
+def copy_to_gpu(target: Tensor, begin: int, source: NDArray[Any]) -> None:
+    """Copies an array to a part of a tensor on the GPU, in Paddle's stream.
+
+    Args:
+        target: Contiguous tensor on the GPU.
+        begin: Offset in ``target`` in bytes.
+        source: Contiguous array. If its memory is page-locked, the GPU reads it after this function returns.
+
+    Raises:
+        CudaUnavailableError: The copy failed.
+    """
+    assert begin + source.nbytes <= target.size * target.element_size()
+    _call_driver(
+        "cuMemcpyHtoDAsync_v2",
+        ctypes.c_uint64(target.data_ptr() + begin),
+        ctypes.c_void_p(source.ctypes.data),
+        ctypes.c_size_t(source.nbytes),
+        ctypes.c_void_p(current_stream()),
+    )
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return load_library(["libcuda.so.1"])
+
+
+def _call_driver(name: str, *arguments: object) -> None:
+    """Calls a function of CUDA's driver.
+
+    Raises:
+        CudaUnavailableError: The driver is missing, or the function returned an error.
+    """
+    status = getattr(_driver(), name)(*arguments)
+    if status != 0:
+        raise CudaUnavailableError(f"{name} failed with error {status} of the CUDA driver")
+
+
 @cache
 def kernels(file: str, dtype: Any, *defines: str) -> Kernels:
     """Returns the kernels of a CUDA source in this folder for a dtype. Compiles them at the first call.
@@ -132,13 +170,12 @@ class Kernels:
     """
 
     def __init__(self, source: str, options: Sequence[str]) -> None:
-        self._driver = load_library(["libcuda.so.1"])
         device = ctypes.c_int()
         value = ctypes.c_int()
-        self._check("cuCtxGetDevice", ctypes.byref(device))
+        _call_driver("cuCtxGetDevice", ctypes.byref(device))
         attributes = []
         for attribute in (_MULTIPROCESSORS, _MAJOR, _MINOR):
-            self._check("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+            _call_driver("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
             attributes.append(value.value)
         self.multiprocessors, major, minor = attributes
         if major < 8:
@@ -147,7 +184,7 @@ class Kernels:
             )
         binary = load_binary(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
         self._module = ctypes.c_void_p()
-        self._check("cuModuleLoadData", ctypes.byref(self._module), binary)
+        _call_driver("cuModuleLoadData", ctypes.byref(self._module), binary)
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._shared: dict[str, int] = {}  # allowed dynamic shared memory in bytes
 
@@ -165,20 +202,15 @@ class Kernels:
         """
         if name not in self._functions:
             function = ctypes.c_void_p()
-            self._check("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+            _call_driver("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
             self._functions[name] = function
         if shared > self._shared.get(name, _FREE_SHARED):
-            self._check("cuFuncSetAttribute", self._functions[name], _MOST_SHARED, shared)
+            _call_driver("cuFuncSetAttribute", self._functions[name], _MOST_SHARED, shared)
             self._shared[name] = shared
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         shape = (*grid, *([1] * (3 - len(grid))), *block, 1)
         stream = ctypes.c_void_p(current_stream())
-        self._check("cuLaunchKernel", self._functions[name], *shape, shared, stream, addresses, None)
-
-    def _check(self, name: str, *arguments: object) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status != 0:
-            raise CudaUnavailableError(f"{name} failed with error {status} of the CUDA driver")
+        _call_driver("cuLaunchKernel", self._functions[name], *shape, shared, stream, addresses, None)
 
 
 def load_binary(source: str, options: Sequence[str]) -> bytes:

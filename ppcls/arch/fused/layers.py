@@ -51,11 +51,11 @@ def fuse(model: nn.Layer) -> int:
     """Makes the layers of a model use the fused kernels.
 
     These are NHWC convolutions, batch norms, max poolings and means of all pixels, and the layers of
-    `fuse_tokens`. Batch norms
-    use the kernels in training mode, and in evaluation mode if gradients are disabled. Frozen batch norms,
-    which normalize with running statistics during training, do not change. Subclasses of Paddle's layers,
-    which may compute something else, do not change either, except `ImageConv2D`. Within
-    `ppcls.arch.fused.folded.constant_weights`, convolutions and the batch norms after them are one kernel.
+    `fuse_tokens`. Batch norms use the kernels in training mode, and in evaluation mode if gradients are
+    disabled. Frozen batch norms, which normalize with running statistics during training, do not change.
+    Subclasses of Paddle's layers, which may compute something else, do not change either, except
+    `ImageConv2D`. Within `ppcls.arch.fused.folded.constant_weights`, convolutions and the batch norms after
+    them are one kernel.
 
     Returns:
         Number of layers that were fused, without linear layers.

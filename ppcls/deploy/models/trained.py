@@ -274,7 +274,7 @@ class TrainedModel:
         """Returns the scores or embeddings, and all outputs of `_Scoring`."""
         with self._lock:
             if self._buffer is not None and isinstance(images, np.ndarray):
-                images = self._buffer.fill(np.ascontiguousarray(images))
+                images = self._buffer.send(np.ascontiguousarray(images))
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)
             with self._precision.evaluation():
                 outputs = self._run(tensor)

@@ -20,6 +20,7 @@ from paddle.nn import functional as F
 from ppcls.arch.build import build_model
 from ppcls.arch.fused import batch_norm as batch_norm_module
 from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool, mean_pool
+from ppcls.arch.fused.blocks.appending import fuse_appending
 from ppcls.arch.fused.convolution import convolve_biased
 from ppcls.arch.fused.cuda import CudaUnavailableError
 from ppcls.arch.fused.folded import constant_weights, fold
@@ -116,11 +117,24 @@ def test_folded_network_computes_the_same(
     model = network(name)
     expected = outputs(model, pictures())
     fuse(model)
+    fuse_appending(model)
     with constant_weights(model):
         found = outputs(model, pictures())
     assert calls
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert not capsys.readouterr().err
+
+
+def test_dense_block_appends_channels_in_place(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network("DenseNet121")
+    expected = outputs(model, pictures())
+    fuse(model)
+    fuse_appending(model)
+    with_gradients = model(pictures())  # for example for a heat map
+    monkeypatch.setattr(paddle, "concat", lambda *_, **__: pytest.fail("copies all channels"))
+    np.testing.assert_allclose(outputs(model, pictures()), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(with_gradients.numpy(), expected, rtol=1e-3, atol=1e-4)
+    assert not with_gradients.stop_gradient
 
 
 def test_folded_weights_are_used_only_in_the_block(calls: list[Tensor]) -> None:

@@ -1,0 +1,1 @@
+"""Blocks of several layers with kernels of their own."""
