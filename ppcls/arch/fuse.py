@@ -10,6 +10,7 @@ from paddle import Tensor, nn
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.fused import layers
 from ppcls.arch.fused.blocks.appending import fuse_appending
+from ppcls.arch.fused.blocks.excitation import fuse_excitations
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.onednn import layers as cpu_layers
 from ppcls.arch.onednn.library import library
@@ -32,6 +33,7 @@ def fuse(model: nn.Layer, device: Literal["cpu", "gpu"]) -> int:
     layers.check_available()
     count = layers.fuse(model)
     fuse_appending(model)
+    fuse_excitations(model)
     return count
 
 

@@ -45,9 +45,16 @@ class SqueezeExcitation(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""
+        folded = getattr(self, "folded", None)  # set by ppcls.arch.fused
+        if folded is not None and folded.supports(x):
+            return folded.run(x)
+        first, act, second, gate = self.excitation()
+        return x * gate(second(act(first(self.avg_pool(x)))))
+
+    def excitation(self) -> tuple[nn.Layer, Activation, nn.Layer, Activation]:
+        """Returns the two convolutions, each with the activation after it."""
         reduce, expand = self.names
-        squeezed = self._act(getattr(self, reduce)(self.avg_pool(x)))
-        return x * self._gate(getattr(self, expand)(squeezed))
+        return getattr(self, reduce), self._act, getattr(self, expand), self._gate
 
 
 class LinearSqueezeExcitation(nn.Layer):  # type: ignore[misc]

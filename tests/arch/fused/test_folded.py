@@ -18,6 +18,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
+from ppcls.arch.fuse import fuse as fuse_all
 from ppcls.arch.fused import batch_norm as batch_norm_module
 from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool, mean_pool
 from ppcls.arch.fused.blocks.appending import fuse_appending
@@ -294,7 +295,7 @@ def test_convolve_biased_matches_float64(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, "EfficientNetB0"])
 def test_folded_network_on_a_gpu_is_as_close_to_float32_as_its_layers(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -302,13 +303,15 @@ def test_folded_network_on_a_gpu_is_as_close_to_float32_as_its_layers(
     image = pictures(side=64)
     exact = outputs(model, image)
     paddle.amp.decorate(models=model, level="O2", dtype="float16")
-    fuse(model)
+    fuse_all(model, "gpu")
     half = image.astype("float16")
     separate = np.linalg.norm(outputs(model, half) - exact)
     with constant_weights(model):
         one = np.linalg.norm(outputs(model, half) - exact)
     used = [bool(layers._weights) for layers in folded._attached(model)]
-    assert all(used) or "MobileNet" in name, "hard swish has a kernel for depthwise convolutions only"
+    assert all(used) or name in ("MobileNetV3_small_x0_35", "EfficientNetB0"), (
+        "hard swish and swish have kernels for depthwise convolutions only"
+    )
     assert any(used)
     assert one <= 2 * separate + 1e-3 * np.linalg.norm(exact)
     assert not capsys.readouterr().err

@@ -34,6 +34,7 @@ SOURCES: dict[str, tuple[str, ...]] = {  # with macros
     "attention.cu": ("HEAD=64", "BIASED=1"),
     "batch_norm.cu": (),
     "depthwise.cu": ("KERNEL=5", "STRIDE=2", "WIDTH=32", "TAIL=SWISH"),
+    "excitation.cu": ("ACT=RELU",),
     "gelu.cu": (),
     "max_pool.cu": (),
     "mean_pool.cu": (),

@@ -1,0 +1,151 @@
+"""Squeeze-and-excitation by three kernels, while weights do not change.
+
+Paddle needs about ten: transposed weights, products of matrices whose sizes are often no multiples of 8,
+activations, and a product of images and gates that computes the index of each number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import paddle
+from paddle import Tensor, nn
+from paddle.nn import functional as F
+
+from ppcls.arch.fused.amp import cast, compute_dtype
+from ppcls.arch.fused.batch_norm import TAILS
+from ppcls.arch.fused.cuda import address, contiguous, fills_vectors, kernels, vector_length
+from ppcls.arch.fused.mean_pool import mean_pool
+
+_HALF = (paddle.float16, paddle.bfloat16)
+# the same numbers as in excitation.cu
+_THREADS = 256
+_MOST_CHANNELS = 4096
+_MOST_SQUEEZED = 1024
+_WIDTH = 32  # largest number of vectors of a pixel per block
+_PIXELS = 16  # pixels per thread, if there are as many
+_SLOPE = 1 / 6  # Paddle's default of hard sigmoid
+_OFFSET = 0.5
+
+_Weights = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Excitation(Protocol):
+    """A layer that multiplies each channel by a gate."""
+
+    def excitation(self) -> tuple[nn.Layer, Callable[..., Tensor], nn.Layer, Callable[..., Tensor]]:
+        """Returns the two 1x1 convolutions, each with the activation after it."""
+        ...
+
+
+def fuse_excitations(model: nn.Layer) -> None:
+    """Makes the NHWC layers of a model that have a method ``excitation`` use the kernels.
+
+    They are used within `ppcls.arch.fused.folded.constant_weights`, if the mean of all pixels uses its
+    kernel.
+    """
+    for layer in model.sublayers(include_self=True):
+        if getattr(layer, "excitation", None) is not None and "forward" in vars(layer.avg_pool):
+            kernel = FusedExcitation(layer)
+            if kernel.known:
+                layer.folded = kernel
+
+
+class FusedExcitation:
+    """The kernels of a squeeze-and-excitation.
+
+    Args:
+        layer: See `Excitation`.
+
+    Attributes:
+        known: Whether the kernels have its layers and activations.
+    """
+
+    def __init__(self, layer: Excitation) -> None:
+        first, act, second, gate = layer.excitation()
+        self._first = _inner(first)
+        self._second = _inner(second)
+        self._act = TAILS.get(act)
+        self._gate = _find_gate(gate)
+        plain = all(
+            type(layer) is nn.Conv2D and layer.bias is not None for layer in (self._first, self._second)
+        )
+        self.known = plain and self._act not in (None, "none", "add_relu") and self._gate is not None
+        self._active = False
+        self._weights: dict[Any, _Weights] = {}  # by dtype
+
+    def begin(self) -> None:
+        """Allows the use of the kernels, and copies those weights again that exist."""
+        for dtype, buffers in self._weights.items():
+            for buffer, values in zip(buffers, self._copy(dtype), strict=True):
+                buffer.copy_(values, False)
+        self._active = True
+
+    def end(self) -> None:
+        """Forbids the use of the kernels."""
+        self._active = False
+
+    def supports(self, x: Tensor) -> bool:
+        """Returns whether `run` can compute the layer for images [B, H, W, C]."""
+        if not self._active or paddle.is_grad_enabled():
+            return False
+        dtype = compute_dtype(x)
+        squeezed, channels = self._first.weight.shape[:2]
+        small = channels <= _MOST_CHANNELS and squeezed <= _MOST_SQUEEZED
+        return dtype in _HALF and fills_vectors(channels, dtype) and small
+
+    def run(self, x: Tensor) -> Tensor:
+        """Returns the output of the layer for images [B, H, W, C]."""
+        dtype = compute_dtype(x)
+        if dtype not in self._weights:
+            self._weights[dtype] = self._copy(dtype)
+        x = contiguous(cast(x, dtype))
+        means = mean_pool(x)
+        assert self._act is not None  # see `known`
+        assert self._gate is not None
+        program = kernels("excitation.cu", dtype, f"ACT={self._act.upper()}")
+        batch, height, width, channels = x.shape
+        squeezed = self._first.weight.shape[0]
+        gates = paddle.empty_like(means)
+        operands = map(address, (means, *self._weights[dtype], gates))
+        sizes = ctypes.c_int(channels), ctypes.c_int(squeezed)
+        line = map(ctypes.c_float, self._gate)
+        program.launch("gates", (batch, 1), (_THREADS, 1), *operands, *sizes, *line)
+        y = paddle.empty_like(x)
+        columns = channels // vector_length(dtype)
+        across = min(columns, _WIDTH)
+        down = _THREADS // across
+        pixels = height * width
+        grid = (batch, -(-columns // across), -(-pixels // (down * _PIXELS)))
+        sizes = ctypes.c_int(pixels), ctypes.c_int(columns)
+        program.launch("multiply", grid, (across, down), *map(address, (x, gates, y)), *sizes)
+        return y
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _copy(self, dtype: Any) -> _Weights:
+        """Returns the weights in the order of the kernels, each with its bias in float32."""
+        first, second = (layer.weight.flatten(1).astype(dtype) for layer in (self._first, self._second))
+        biases = (layer.bias.astype("float32") for layer in (self._first, self._second))
+        first_bias, second_bias = biases
+        return first.contiguous(), first_bias, second.transpose([1, 0]).contiguous(), second_bias
+
+
+def _inner(layer: nn.Layer) -> nn.Layer:
+    """Returns the layer itself, or the one that it contains, as in EfficientNet."""
+    return next(inner for inner in layer.sublayers(include_self=True) if not inner.sublayers())
+
+
+def _find_gate(gate: Callable[..., Tensor]) -> tuple[float, float] | None:
+    """Returns slope and offset of a hard sigmoid, slope 0 for the sigmoid, and None for other functions."""
+    if gate is F.sigmoid:
+        return 0.0, 0.0
+    options: dict[str, Any] = {}
+    if isinstance(gate, partial) and not gate.args:
+        options = gate.keywords
+        gate = gate.func
+    if gate is not F.hardsigmoid or not set(options) <= {"slope", "offset"}:
+        return None
+    return options.get("slope", _SLOPE), options.get("offset", _OFFSET)

@@ -1,0 +1,79 @@
+// Squeeze-and-excitation without gradients: the gates of the channels, and their product with the images. This file is
+// appended to vector.cuh. NVRTC receives ACT, the activation between the two layers (a `Tail`).
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+#define MOST_CHANNELS 4096
+#define MOST_SQUEEZED 1024
+#define UNROLL 4 // pixels that a thread loads before it uses them
+
+#if ELEMENT != 0
+// The gates of an image per block: gate(second(act(first(means)))), where a layer adds a bias to a product with a matrix.
+// `first` is [squeezed, channels], and `second` is [squeezed, channels / 2] pairs, so that adjacent threads read adjacent
+// numbers of both. With a slope, the gate is min(max(slope * x + offset, 0), 1), otherwise the sigmoid function.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gates(const uint4 *means, const uint4 *first, const float *first_bias, const unsigned int *second,
+          const float2 *second_bias, unsigned int *gate, int channels, int squeezed, float slope, float offset) {
+  __shared__ float mean[MOST_CHANNELS], hidden[MOST_SQUEEZED];
+  const int thread = threadIdx.x, lane = thread % 32, columns = channels / VECTOR, pairs = channels / 2;
+  for (int i = thread; i < columns; i += THREADS) unpack(means[blockIdx.x * columns + i], mean + i * VECTOR);
+  __syncthreads();
+  for (int row = thread / 32; row < squeezed; row += WARPS) {
+    float sum = 0.f;
+    for (int i = lane; i < columns; i += 32) {
+      float weight[VECTOR];
+      unpack(first[row * columns + i], weight);
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j) sum += weight[j] * mean[i * VECTOR + j];
+    }
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+    if (lane == 0) hidden[row] = activate<ACT>(sum + first_bias[row]);
+  }
+  __syncthreads();
+  for (int pair = thread; pair < pairs; pair += THREADS) {
+    float2 sum = second_bias[pair];
+#pragma unroll 8
+    for (int row = 0; row < squeezed; ++row) {
+      float low, high;
+      unpack_pair(second[row * pairs + pair], low, high);
+      sum.x += hidden[row] * low;
+      sum.y += hidden[row] * high;
+    }
+    float value[2] = {sum.x, sum.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float line = slope * value[i] + offset;
+      // NaN stays NaN, which fminf and fmaxf would replace.
+      value[i] = slope == 0.f ? sigmoid(value[i]) : line <= 0.f ? 0.f : line >= 1.f ? 1.f : line;
+    }
+    gate[blockIdx.x * pairs + pair] = pack_pair(value[0], value[1]);
+  }
+}
+#endif
+
+// y = x * gate. Images are [images, pixels, columns], gates are [images, columns]. The index of a block is (image, part of a
+// pixel, part of the pixels). In a block, x counts vectors of a pixel, and y counts pixels.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    multiply(const uint4 *x, const uint4 *gate, uint4 *y, int pixels, int columns) {
+  const int column = blockIdx.y * blockDim.x + threadIdx.x, stride = blockDim.y * gridDim.z;
+  if (column >= columns) return;
+  float factor[VECTOR];
+  unpack(gate[blockIdx.x * columns + column], factor);
+  const long long image = (long long)blockIdx.x * pixels * columns;
+  for (int first = blockIdx.z * blockDim.y + threadIdx.y; first < pixels; first += UNROLL * stride) {
+    uint4 packed[UNROLL];
+#pragma unroll
+    for (int i = 0; i < UNROLL; ++i)
+      if (first + i * stride < pixels) packed[i] = x[image + (long long)(first + i * stride) * columns + column];
+#pragma unroll
+    for (int i = 0; i < UNROLL; ++i) {
+      if (first + i * stride >= pixels) break;
+      float value[VECTOR];
+      unpack(packed[i], value);
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j) value[j] *= factor[j];
+      y[image + (long long)(first + i * stride) * columns + column] = pack(value);
+    }
+  }
+}

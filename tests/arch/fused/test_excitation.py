@@ -1,0 +1,127 @@
+"""Squeeze-and-excitation against Paddle's operators, on a GPU or an emulated one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from cuda_emulation import emulate_gpu
+from paddle import Tensor
+from paddle.nn import functional as F
+
+from ppcls.arch.build import build_model
+from ppcls.arch.fused import mean_pool
+from ppcls.arch.fused.blocks import excitation
+from ppcls.arch.fused.blocks.excitation import FusedExcitation, fuse_excitations
+from ppcls.arch.fused.folded import constant_weights
+from ppcls.arch.fused.layers import fuse
+from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+
+GATES = [F.sigmoid, F.hardsigmoid, partial(F.hardsigmoid, slope=0.2, offset=0.5)]
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def _emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate_gpu(monkeypatch, mean_pool, excitation)
+
+
+def images(shape: tuple[int, ...], dtype: str) -> Tensor:
+    values = np.random.default_rng(0).standard_normal(shape) * 2
+    return paddle.to_tensor(values.astype("float32")).astype(dtype)
+
+
+def build(channels: int, squeezed: int, **options: Any) -> SqueezeExcitation:
+    """Returns a layer whose gates differ."""
+    layer = SqueezeExcitation(channels, squeezed, data_format="NHWC", **options)
+    random = np.random.default_rng(1)
+    for parameter in layer.parameters():
+        values = random.standard_normal(parameter.shape) * (2 / np.sqrt(parameter.shape[-1] * channels) + 0.3)
+        parameter.set_value(values.astype("float32"))
+    layer.eval()
+    return layer
+
+
+def run(layer: SqueezeExcitation, x: Tensor) -> Tensor:
+    with paddle.no_grad(), constant_weights(layer):
+        return layer(x)
+
+
+def fuse_layer(layer: SqueezeExcitation) -> None:
+    fuse(layer)
+    fuse_excitations(layer)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("gate", GATES, ids=["sigmoid", "hard_sigmoid", "slope"])
+@pytest.mark.parametrize("act", [F.relu, F.swish])
+@pytest.mark.parametrize(
+    ("shape", "squeezed"), [((2, 7, 7, 8), 2), ((3, 5, 9, 264), 11), ((1, 33, 31, 72), 18)]
+)
+def test_kernels_compute_the_layer(
+    shape: tuple[int, ...], squeezed: int, act: Any, gate: Any, dtype: str
+) -> None:
+    layer = build(shape[3], squeezed, act=act, gate=gate)
+    x = images(shape, dtype)
+    with paddle.no_grad():
+        expected = layer(x.astype("float32")).numpy()
+    fuse_layer(layer)
+    layer.to(dtype=dtype)
+    y = run(layer, x)
+    assert str(y.dtype).endswith(dtype)
+    assert layer.folded._weights, "the kernels were not used"
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(y.astype("float32").numpy(), expected, rtol=0, atol=TOLERANCE[dtype] * size)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("MobileNetV3_small_x0_35", 9), ("EfficientNetB0", 16), ("PPLCNet_x0_25", 2)]
+)
+def test_networks_use_the_kernels(name: str, count: int) -> None:
+    model = build_model(name, 10, "NHWC", 3)
+    fuse(model)
+    fuse_excitations(model)
+    kernels = [
+        layer for layer in model.sublayers() if isinstance(getattr(layer, "folded", None), FusedExcitation)
+    ]
+    assert len(kernels) == count
+
+
+def test_kernels_are_used_only_with_constant_weights_and_see_new_ones() -> None:
+    layer = build(16, 4)
+    x = images((2, 4, 4, 16), "float16")
+    fuse_layer(layer)
+    layer.to(dtype="float16")
+    first = run(layer, x)
+    addresses = [tensor.data_ptr() for tensor in layer.folded._weights[paddle.float16]]
+    for parameter in layer.parameters():
+        parameter.set_value(-parameter)
+    assert not layer.folded.supports(x)
+    second = run(layer, x)
+    assert [tensor.data_ptr() for tensor in layer.folded._weights[paddle.float16]] == addresses
+    assert np.abs(first.astype("float32").numpy() - second.astype("float32").numpy()).max() > 0.01
+    with constant_weights(layer):
+        assert not layer.folded.supports(x), "gradients are enabled"
+
+
+def test_kernels_keep_nan() -> None:
+    layer = build(16, 4, gate=GATES[2])
+    fuse_layer(layer)
+    layer.to(dtype="float16")
+    x = images((2, 4, 4, 16), "float16")
+    x[0, 1, 2, 3] = float("nan")
+    lost = np.isnan(run(layer, x).astype("float32").numpy())
+    assert lost[0, 1, 2, 3]
+    assert not lost[1].any()
+
+
+@pytest.mark.parametrize(
+    "options", [{"act": F.tanh}, {"gate": F.tanh}, {"gate": partial(F.hardsigmoid, name="gate")}], ids=str
+)
+def test_layers_with_other_functions_do_not_change(options: Any) -> None:
+    layer = build(16, 4, **options)
+    fuse_layer(layer)
+    assert "folded" not in vars(layer)
