@@ -45,8 +45,7 @@ def test_grad_cam_of_real_weights_is_where_the_cat_is(tmp_path: Path, side: str)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_grad_cam_is_the_same_in_both_layouts_and_matches_its_formula(tmp_path: Path, layout: str) -> None:
     weights = write_weights(tmp_path / "model.safetensors", "ResNet18")
-    tree = config_tree(weights, write_names(tmp_path / "names.txt"), layout)
-    tree["Arch"]["name"] = "ResNet18"
+    tree = config_tree(weights, write_names(tmp_path / "names.txt"), layout, "ResNet18")
     tree["Global"]["image_shape"] = [3, 64, 64]
     tree["Infer"]["transforms"][1:3] = [{"ResizeImage": {"size": 64}}]
     config = write_config(tmp_path / "config.yaml", tree)
@@ -76,8 +75,8 @@ def test_grad_cam_is_the_same_in_both_layouts_and_matches_its_formula(tmp_path: 
     ],
 )
 def test_infer_explains_transformers(tmp_path: Path, name: str) -> None:
-    tree = config_tree(write_weights_of(name, tmp_path), write_names(tmp_path / "names.txt"))
-    tree["Arch"]["name"] = name
+    weights = write_weights_of(name, tmp_path)
+    tree = config_tree(weights, write_names(tmp_path / "names.txt"), name=name)
     tree["Global"]["image_shape"] = [3, 224, 224]
     tree["Infer"]["transforms"][1:3] = [{"ResizeImage": {"size": 224}}]
     config = write_config(tmp_path / "config.yaml", tree)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from small_classifier import (
     CLASSES,
-    NAME,
+    arch_tree,
     config_tree,
     forget_files,
     write_config,
@@ -179,7 +179,7 @@ def test_threshold_decides_between_two_classes(tmp_path: Path, images: list[byte
 
     paddle.seed(3)
     weights = tmp_path / "two.safetensors"
-    write_arrays(weights, build_model(NAME, 2).state_dict())
+    write_arrays(weights, build_model(**arch_tree(), class_num=2).state_dict())
     tree = config_tree(weights, None)
     tree["Arch"]["class_num"] = 2
     names = {"label_0": "nobody", "label_1": "someone"}
@@ -208,7 +208,7 @@ def test_scores_are_the_rounded_outputs_of_the_model(tmp_path: Path, images: lis
     from ppcls.weights.files import write_arrays
 
     paddle.seed(3)
-    model, weights = build_model(NAME, 3), tmp_path / "three.safetensors"
+    model, weights = build_model(**arch_tree(), class_num=3), tmp_path / "three.safetensors"
     write_arrays(weights, model.state_dict())
     model.eval()
     tree = config_tree(weights, None)

@@ -22,9 +22,7 @@ from small_classifier import (
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("model")
     weights = write_weights(folder / "model.safetensors", "MobileNetV3_small_x0_35")
-    made = config_tree(weights, write_names(folder / "names.txt"))
-    made["Arch"]["name"] = "MobileNetV3_small_x0_35"
-    return made
+    return config_tree(weights, write_names(folder / "names.txt"), name="MobileNetV3_small_x0_35")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 from certificates import write_certificate
 from running import Running, running
 from runs import GUARD
-from small_classifier import CLASSES, config_tree, write_config, write_names, write_weights
+from small_classifier import CLASSES, NAME, config_tree, write_config, write_names, write_weights
 
 from ppcls.cli import export as export_cli
 from ppcls.cli import serve as serve_cli
@@ -31,12 +31,11 @@ KEY = "0123456789abcdef-second"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two exported models: MobileNetV1, and another one with other weights and image size."""
+    """A folder with two exported models: a WideResNet, and another one with other weights and image size."""
     folder = tmp_path_factory.mktemp("models")
-    for name, kind in (("first", "MobileNetV1_x0_25"), ("second", "MobileNetV3_small_x0_35")):
+    for name, kind in (("first", NAME), ("second", "MobileNetV3_small_x0_35")):
         weights = write_weights(folder / f"{name}.safetensors", kind)
-        tree = config_tree(weights, write_names(folder / "names.txt"))
-        tree["Arch"]["name"] = kind
+        tree = config_tree(weights, write_names(folder / "names.txt"), name=kind)
         config = write_config(folder / f"{name}.yaml", tree)
         options = ["--format", "onnx", "-o", f"Global.save_inference_dir={folder / name}"]
         assert export_cli.export(["-c", str(config), *options]) == 0
@@ -70,7 +69,7 @@ def test_models_are_chosen_loaded_replaced_and_unloaded(protected: Running, imag
     with protected.client() as client:
         client.headers["Authorization"] = f"Bearer {KEY}"
         assert [row["name"] for row in client.get("/models").json()["models"]] == ["first", "other"]
-        assert classes()[0] == classes(model="first")[0] == "MobileNetV1_x0_25"
+        assert classes()[0] == classes(model="first")[0] == NAME
         other = classes(model="other")
         assert other[0] == "MobileNetV3_small_x0_35"
         loaded = client.put("/models/second")
@@ -223,7 +222,7 @@ def test_requests_need_an_api_key_and_are_logged_with_their_id(
         (["--tls-cert", "short"], "--tls-cert short: expected a certificate and its private key without a"),
         (
             ["--model", "{first}"],
-            "two models are named MobileNetV1_x0_25; give each a name: --model NAME=",
+            f"two models are named {NAME}; give each a name: --model NAME=",
         ),
     ],
 )

@@ -65,8 +65,7 @@ def test_measure_model_of_pixels(exported: dict[str, Path]) -> None:
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The config of a ResNet18 with random weights."""
     folder = tmp_path_factory.mktemp("resnet")
-    tree = config_tree(write_weights(folder / "model.safetensors", "ResNet18"), None)
-    tree["Arch"]["name"] = "ResNet18"
+    tree = config_tree(write_weights(folder / "model.safetensors", "ResNet18"), None, name="ResNet18")
     return write_config(folder / "config.yaml", tree)
 
 

@@ -377,8 +377,7 @@ def test_input_of_the_exported_model_follows_the_transforms_of_prediction(weight
 
 
 def test_export_merges_branches_into_one_convolution(tmp_path: Path) -> None:
-    tree = config_tree(write_weights(tmp_path / "model.safetensors", "RepVGG_A0"), None)
-    tree["Arch"] |= {"name": "RepVGG_A0", "data_format": "NHWC"}
+    tree = config_tree(write_weights(tmp_path / "model.safetensors", "RepVGG_A0"), None, "NHWC", "RepVGG_A0")
     assert export(tmp_path, tree) == 0
     tree["Arch"]["data_format"] = "NCHW"
     config = validate(tree, "test")

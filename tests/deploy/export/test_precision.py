@@ -47,8 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "broken.png").write_bytes(b"no image")
     names = [*(f"{number}.png" for number in range(IMAGES)), "broken.png"]
     (folder / "list.txt").write_text("".join(f"{name} {row % 3}\n" for row, name in enumerate(names)))
-    tree = config_tree(folder / "model.safetensors", None)
-    tree["Arch"]["name"] = "PPLCNet_x0_25"
+    tree = config_tree(folder / "model.safetensors", None, name="PPLCNet_x0_25")
     split = {
         "dataset": {
             "name": "ImageNetDataset",

@@ -31,7 +31,7 @@ def test_openvino_returns_the_scores_of_onnxruntime(
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     image = str(write_image(tmp_path / "image.png", 0))
     assert infer(["--model", str(exported), image]) == 0
-    assert "[Infer] MobileNetV1_x0_25 by OpenVINO 20" in capsys.readouterr().err
+    assert "[Infer] WideResNet by OpenVINO 20" in capsys.readouterr().err
 
 
 def test_damaged_model_is_an_error(exported: Path, tmp_path: Path) -> None:

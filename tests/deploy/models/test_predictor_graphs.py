@@ -22,8 +22,8 @@ NAME = "ResNet18"
 
 
 def export_model(folder: Path, device: str, *options: str, name: str = NAME) -> Path:
-    tree = config_tree(write_weights(folder / "model.safetensors", name), None)
-    tree["Arch"]["name"], tree["Global"]["device"] = name, device
+    tree = config_tree(write_weights(folder / "model.safetensors", name), None, name=name)
+    tree["Global"]["device"] = device
     exported = folder / "inference"
     config = str(write_config(folder / "config.yaml", tree))
     assert export(["-c", config, *options, "-o", f"Global.save_inference_dir={exported}"]) == 0

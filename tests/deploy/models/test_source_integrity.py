@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 import yaml
-from small_classifier import CLASSES, NAME, config_tree
+from small_classifier import CLASSES, arch_tree, config_tree
 
 from ppcls.arch.build import build_model
 from ppcls.deploy.models.source import find_source
@@ -23,7 +23,7 @@ from ppcls.weights.manifest import Manifest, write_file, write_manifest
 def folder(tmp_path: Path) -> Path:
     tree = config_tree(tmp_path / "model.safetensors", None)
     names = "".join(f"{i} {name}\n" for i, name in enumerate(CLASSES))
-    model = build_model(NAME, len(CLASSES))
+    model = build_model(**arch_tree(), class_num=len(CLASSES))
     contents = {
         "model.safetensors": b"".join(pack_arrays(copy_to_host(model.state_dict()))),
         "config.yaml": yaml.safe_dump(tree).encode(),
@@ -66,7 +66,7 @@ def test_load_network_warns_about_non_finite_weights(
     config = validate(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), "config")
     load_network(config.Arch, config.Loss.Train, folder)
     assert "warning" not in capsys.readouterr().err
-    weights = build_model(NAME, len(CLASSES)).state_dict()
+    weights = build_model(**arch_tree(), class_num=len(CLASSES)).state_dict()
     name = next(name for name, tensor in weights.items() if tensor.is_floating_point())
     weights[name] = paddle.full(weights[name].shape, np.nan)
     (folder.parent / "nan.safetensors").write_bytes(b"".join(pack_arrays(copy_to_host(weights))))
