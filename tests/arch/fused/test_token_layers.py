@@ -161,8 +161,11 @@ def test_multiply_matches_float64(
     for tensor in tensors:
         tensor.stop_gradient = False
     multiply = linear.multiply_gelu if kind == "gelu" else linear.multiply
-    y = multiply(tensors[0], tensors[1], tensors[2] if biased else None)
+    operands = tensors[0], tensors[1], tensors[2] if biased else None
+    y = multiply(*operands)
     y.backward(gradient)
+    with paddle.no_grad():
+        predicted = multiply(*operands)
     exact = [paddle.to_tensor(t.astype("float32").numpy().astype("float64")) for t in tensors]
     for tensor in exact:
         tensor.stop_gradient = False
@@ -170,6 +173,7 @@ def test_multiply_matches_float64(
     expected = F.gelu(expected) if kind == "gelu" else expected
     expected.backward(gradient.astype("float32").astype("float64"))
     tolerance = {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
-    for value, reference in [(y, expected), *((t.grad, e.grad) for t, e in zip(tensors, exact, strict=True))]:
+    outputs_ = [(y, expected), (predicted, expected)]
+    for value, reference in [*outputs_, *((t.grad, e.grad) for t, e in zip(tensors, exact, strict=True))]:
         error = np.linalg.norm(value.astype("float32").numpy() - reference.numpy())
         assert error <= tolerance * np.linalg.norm(reference.numpy())
