@@ -1,4 +1,9 @@
-"""Runs a tool on images of a Python object, which makes the last rank hang, stop or die on request."""
+"""Runs a tool on images of a Python object, and makes the last rank hang, stop or die on request.
+
+The trouble is either in the thread that reads images or, with ``update:…``, in the main thread after an update.
+Images are read ahead, so trouble in a reader does not tell where the main thread is. A reader that hangs with
+the interpreter lock would stop the main thread anywhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,10 @@ from omitted_pictures import omit_curves, omit_heat_maps
 from ppcls.cli.eval import evaluate
 from ppcls.cli.train import train
 from ppcls.data.index.python_source import register_source
+from ppcls.engine.core.hooks import RunHook
+from ppcls.engine.loop import Run
 
+UPDATE = 5  # the first update of the second epoch
 TROUBLE = {
     "none": lambda: None,
     "sleep": lambda: time.sleep(3600),
@@ -26,6 +34,22 @@ TROUBLE = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
+
+
+def on_last_rank() -> bool:
+    last = int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) - 1
+    return os.environ.get("PADDLE_TRAINER_ID", "0") == str(last)
+
+
+class TroubleAfterUpdate(RunHook):
+    """Makes the trouble after the update `UPDATE`, on the last rank."""
+
+    def __init__(self, trouble: str) -> None:
+        self._trouble = trouble
+
+    def on_update(self, run: Run) -> None:
+        if run.state.update == UPDATE and on_last_rank():
+            TROUBLE[self._trouble]()
 
 
 class Noise:
@@ -40,8 +64,7 @@ class Noise:
 
     def __getitem__(self, position: int) -> bytes:
         self._reads += 1
-        last = int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) - 1
-        if self._reads == self._at and os.environ.get("PADDLE_TRAINER_ID", "0") == str(last):
+        if self._reads == self._at and on_last_rank():
             if self._trouble == "bad image":
                 return b"no image"
             TROUBLE[self._trouble]()
@@ -55,8 +78,9 @@ if __name__ == "__main__":
     omit_heat_maps()
     tool = {"train": train, "evaluate": evaluate}[sys.argv.pop(1)]
     split, trouble = sys.argv.pop(1).split(":")
-    # In the second epoch. Training reads about 28 images ahead, also beyond the end of an epoch.
-    at = 10 if tool is evaluate else 42 if trouble.startswith("hang") else 20
+    if split == "update":
+        sys.argv += ["-o", f"Global.hooks=[{{troubled_run:TroubleAfterUpdate: {{trouble: {trouble}}}}}]"]
+    at = 10 if tool is evaluate else 20  # in the second evaluation of a training
     register_source("train", lambda: Noise(26, trouble if split == "train" else "none", at))
     register_source("eval", lambda: Noise(26, trouble if split == "eval" else "none", at))
     sys.exit(tool())
