@@ -605,6 +605,8 @@ def _read_train_config(options: TrainOptions) -> Config | None:
     except UserError as error:
         problems = _find_problems(options, source.tree)
         lines = [str(error), *(line for line in problems if line not in str(error))]
+        if len(lines) == 1:
+            raise  # with its exit code, which is another one for a storage that does not answer
         combined = UserError("\n".join(lines))
         combined.has_own_lines = error.has_own_lines
         raise combined from None

@@ -12,6 +12,7 @@ Decisions:
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -134,6 +135,30 @@ def silence_libraries() -> None:
         logger = logging.getLogger(name)
         if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
             logger.addHandler(logging.NullHandler())
+
+
+class UnauthorizedError(Exception):
+    """Raised instead of the error of gcsfs if the server does not accept the credentials of a request.
+
+    Attributes:
+        code: HTTP status, under the name that errors of gcsfs have.
+    """
+
+    code = 401
+
+
+async def raise_if_unauthorized(response: Any) -> None:
+    """Checks a response of aiohttp.
+
+    Raises:
+        UnauthorizedError: The server does not accept the credentials.
+    """
+    if response.status == UnauthorizedError.code:
+        text = await response.text()
+        try:
+            raise UnauthorizedError(json.loads(text)["error"]["message"])
+        except (ValueError, LookupError, TypeError):
+            raise UnauthorizedError(text) from None
 
 
 def explain(url: str, error: BaseException) -> Rejection | None:

@@ -6,7 +6,11 @@ Decisions:
   miss some, and a run of days would end because of one of them.
 - Rejected credentials and missing permissions are errors of the user, reported after three seconds: a machine
   may need a moment to provide its credentials. But if requests of the same kind succeeded before, they are
-  retried like other errors, because credentials change during a run of days.
+  retried like other errors, because credentials change during a run of days. Credentials that have expired
+  are retried like other errors if any request succeeded before.
+- gcsfs itself would repeat a request with rejected credentials six times within half a minute, with the same
+  credentials, and has no option for it. So its session raises an error that gcsfs does not know, and a
+  connection to it begins with its credentials.
 - A connection is opened again after an error, and reads the credentials again. Those of rented machines
   expire after hours and are renewed in a file or by the machine.
 - fsspec caches the lists of folders. Here, each list is read again, because another machine may have written.
@@ -26,16 +30,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ppcls.errors import TryAgainError, UserError
-from ppcls.files.object_errors import Cause, Rejection, advise, explain, kind_of, list_one, silence_libraries
+from ppcls.files.object_errors import (
+    Cause,
+    Rejection,
+    advise,
+    explain,
+    kind_of,
+    list_one,
+    raise_if_unauthorized,
+    silence_libraries,
+)
 from ppcls.files.temporary import temporary_sibling
 from ppcls.files.urls import lower_scheme
 
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each retry
 _NEW_RETRIES = 2  # of a rejected request, if no request of its kind has succeeded before
 _REJECTED_SECONDS = 60.0  # after which a rejected request is not retried
-# gcsfs 2026.10 itself sends a request with rejected credentials six times, within at least 31 s, and reads
-# the credentials again. It has no public option for this number.
-_SLOWLY_REJECTED_SECONDS = 30.0
 _ACTS = {
     "open": "connect to this storage",
     "list": "list the objects at this address",
@@ -49,7 +59,7 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime"
 # gcsfs ignores http_proxy and https_proxy by default.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"max_pool_connections": 64}},
-    "gs": {"session_kwargs": {"trust_env": True}},
+    "gs": {"session_kwargs": {"trust_env": True, "raise_for_status": raise_if_unauthorized}},
 }
 _Result = TypeVar("_Result")
 
@@ -262,6 +272,8 @@ class Objects:
             kind_of(self.url), {}
         )
         system, root = fsspec.url_to_fs(self.url, **options)
+        if kind_of(self.url) == "gs":
+            system.credentials.maybe_refresh()
         self._root = root.rstrip("/")
         return system
 
@@ -313,12 +325,12 @@ class Objects:
 
     def _is_final(self, rejection: Rejection, verb: str, retries: int, seconds: float) -> bool:
         """Returns whether it is of no use to repeat a rejected request."""
-        limit = _SLOWLY_REJECTED_SECONDS if kind_of(self.url) == "gs" else _REJECTED_SECONDS
-        if rejection.cause in (Cause.BUCKET, Cause.ACCOUNT, Cause.CLOCK) or seconds > limit:
+        if rejection.cause in (Cause.BUCKET, Cause.ACCOUNT, Cause.CLOCK) or seconds > _REJECTED_SECONDS:
             return True
-        return (
-            rejection.cause is not Cause.EXPIRED and verb not in self._succeeded and retries >= _NEW_RETRIES
-        )
+        # Connecting sends no request to most servers.
+        expired = rejection.cause is Cause.EXPIRED
+        succeeded = bool(self._succeeded - {"open"}) if expired else verb in self._succeeded
+        return not succeeded and retries >= _NEW_RETRIES
 
     def _error(self, error: Exception, rejection: Rejection | None, verb: str, name: str) -> UserError:
         """Returns the error for a request that failed after all retries."""

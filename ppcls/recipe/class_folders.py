@@ -21,7 +21,7 @@ from ppcls.data.index.class_folders import (
 from ppcls.data.stored.roots import data_root
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, read_regular, real_path
-from ppcls.files.urls import local_path
+from ppcls.files.urls import is_url, local_path
 from ppcls.recipe.folder_hints import describe_missing_folder, explain_too_few_classes
 
 if TYPE_CHECKING:  # the schema uses this module
@@ -49,22 +49,27 @@ def fill_from_class_folders(tree: dict[str, Any]) -> None:
 
     Raises:
         UserError: The classes can't be counted, or there are fewer than two classes.
+        StorageError: The image folder is in object storage, which can't be read.
     """
     train, evaluation = (mapping_at(tree, f"DataLoader.{split}.dataset") for split in ("Train", "Eval"))
     if train.get("name") == evaluation.get("name") == FOLDER_DATASET and evaluation.get("part") is not None:
         for key in _SHARED:
             if key in train:
                 evaluation.setdefault(key, train[key])
-    if train.get("on_error") == "skip" and train.get("class_names") is None:
-        _leave_out_empty_classes(tree, train)
-    _share_class_names(tree)
-    if models := [model for model in model_sections(tree) if model.get("class_num") == "auto"]:
-        classes = _ASSUMED_CLASSES
-        try:
+    models = [model for model in model_sections(tree) if model.get("class_num") == "auto"]
+    classes = _ASSUMED_CLASSES
+    try:
+        root = train.get("image_root")
+        if models and train.get("name") == FOLDER_DATASET and isinstance(root, str) and is_url(root):
+            data_root(root)  # the next two functions ignore errors, and each would wait for the storage again
+        if train.get("on_error") == "skip" and train.get("class_names") is None:
+            _leave_out_empty_classes(tree, train)
+        _share_class_names(tree)
+        if models:
             classes = _count_classes(tree, train)
-        finally:
-            for model in models:
-                model["class_num"] = classes
+    finally:
+        for model in models:
+            model["class_num"] = classes
 
 
 def _leave_out_empty_classes(tree: dict[str, Any], train: dict[Any, Any]) -> None:

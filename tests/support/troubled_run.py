@@ -1,8 +1,8 @@
 """Runs a tool on images of a Python object, and makes the last rank hang, stop or die on request.
 
-The trouble is either in the thread that reads images or, with ``update:…``, in the main thread after an update.
-Images are read ahead, so trouble in a reader does not tell where the main thread is. A reader that hangs with
-the interpreter lock would stop the main thread anywhere.
+The trouble is either in the thread that reads images or, with ``update:…``, in the main thread after an
+update. Images are read ahead, so trouble in a reader does not tell where the main thread is. A reader that
+hangs with the interpreter lock would stop the main thread anywhere.
 """
 
 from __future__ import annotations
