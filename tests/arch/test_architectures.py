@@ -37,6 +37,7 @@ from ppcls.arch.families.convnext import ConvNeXt
 from ppcls.arch.families.cspnet import CSPDarkNet
 from ppcls.arch.families.cswin_transformer import CSWinTransformer
 from ppcls.arch.families.cvt import CvT
+from ppcls.arch.families.densenet import DenseNet
 from ppcls.arch.families.dsnet import DSNet
 from ppcls.arch.families.efficientnet_v2 import EfficientNetV2
 from ppcls.arch.families.hardnet import HarDNet
@@ -45,6 +46,8 @@ from ppcls.arch.families.levit import LeViT
 from ppcls.arch.families.mixnet import MixNet_S
 from ppcls.arch.families.nextvit import NextViT
 from ppcls.arch.families.pvt_v2 import PyramidVisionTransformerV2
+from ppcls.arch.families.rednet import RedNet
+from ppcls.arch.families.res2net import Res2Net
 from ppcls.arch.families.resnest import ResNeSt
 from ppcls.arch.families.resnet import ResNet
 from ppcls.arch.families.resnext_wsl import WideResNeXt101
@@ -53,6 +56,7 @@ from ppcls.arch.families.swin_transformer_v2 import SwinTransformerV2
 from ppcls.arch.families.tnt import TNT
 from ppcls.arch.families.twins import Twins
 from ppcls.arch.families.uniformer import UniFormer
+from ppcls.arch.families.van import VAN
 from ppcls.arch.families.vision_transformer import VisionTransformer
 from ppcls.arch.families.xception import Xception
 from ppcls.arch.families.xception_deeplab import XceptionDeepLab
@@ -181,6 +185,10 @@ SHALLOW = {  # networks with fewer repetitions of the same blocks
     "Xception41_deeplab": partial(XceptionDeepLab, "xception_41", 1),
     "PVT_V2_B2_Linear": partial(PyramidVisionTransformerV2, (32, 64, 160, 256), (1,) * 4, linear_cost=True),
     "ResNeSt50_fast_1s1x64d": partial(ResNeSt, (1, 2, 1, 1), 32, 1),
+    "DenseNet121": partial(DenseNet, (2, 2, 2, 2)),
+    "RedNet26": partial(RedNet, (2, 1, 1, 1)),
+    "Res2Net50_vd_26w_4s": partial(Res2Net, (2, 1, 1, 1), 26, 4, True),
+    "VAN_B0": partial(VAN, (32, 64, 160, 256), (2, 1, 1, 1)),
 }
 FIXED_SIZE = ("ViT", "LeViT", "TNT")  # start of the names of networks that need `img_size`
 LAYOUT_SIDES = {  # sides, and odd ones, of networks that do not accept the usual ones
@@ -222,7 +230,8 @@ SLOW_TO_INITIALIZE = {
     ),
     *("PVT_V2_B2_Linear", "SE_ResNeXt50_vd_32x4d", "Res2Net50_vd_26w_4s", "UniFormer_small_plus"),
     *("ResNeSt50_fast_1s1x64d", "alt_gvt_small", "CvT_13_224", "ViT_small_patch16_224", "ConvNeXt_tiny"),
-    *("SwinTransformer_tiny_patch4_window7_224", "Xception41", "pcpvt_small"),
+    *("SwinTransformer_tiny_patch4_window7_224", "Xception41", "pcpvt_small", "DPN68", "PPHGNet_tiny"),
+    *("ResNet50", "MobileNetV4_hybrid_medium", "DLA34", "DenseNet121", "EfficientNetB1"),
 }
 SLOW_TO_TRAIN = {
     *(
@@ -239,7 +248,7 @@ SLOW_TO_TRAIN = {
 # Each takes two to six seconds. Others have blocks of the same kinds: windows, mixed kernels, attention.
 SLOW_TO_EXPORT = {
     *("HRNet_W18_C", "NextViT_small_224", SWIN_V2, "CSWinTransformer_tiny_224", "MixNet_S", "DSNet_tiny"),
-    *("alt_gvt_small", "UniFormer_small_plus"),
+    *("alt_gvt_small", "UniFormer_small_plus", "UniFormer_small", "CvT_13_224", "CSPDarkNet53"),
 }
 
 

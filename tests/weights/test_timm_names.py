@@ -43,6 +43,8 @@ LARGE = {
     "inception_v4",
     "tf_efficientnetv2_s",
     "darknet53",
+    "seresnext50_32x4d",
+    "twins_pcpvt_small",
 }  # others have the same rules
 OPTIONS: dict[str, dict[str, Any]] = {
     "ResNet18": {"use_first_short_conv": False},
