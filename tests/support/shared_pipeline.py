@@ -65,7 +65,8 @@ class SharedPipeline:
         return self._images[name] if self._images else self._run(self._branches[name])[0]
 
     def _run(self, *branches: GraphBranch) -> list[Images]:
-        batches = {_content(each): each for branch in branches for each in branch.inputs}
+        keys = {id(each): _content(each) for each in self._batches(branches)}
+        batches = {keys[id(each)]: each for each in self._batches(branches)}
         fed = list(batches.values())
         pipeline = Pipeline(
             batch_size=len(fed[0]),
@@ -78,11 +79,15 @@ class SharedPipeline:
             nodes = fn.external_source(lambda: fed, num_outputs=len(fed), batch=True)
             of = dict(zip(batches, nodes, strict=True))
             pipeline.set_outputs(
-                *(branch.lower(*(of[_content(each)] for each in branch.inputs)) for branch in branches)
+                *(branch.lower(*(of[keys[id(each)]] for each in branch.inputs)) for branch in branches)
             )
         pipeline.build()
         outputs = list(pipeline.run())
         return [self._arrays(outputs.pop(0)) for _ in branches]  # a copy at a time: there may be many
+
+    def _batches(self, branches: Sequence[GraphBranch]) -> list[Any]:
+        """Returns the different objects among the inputs of branches."""
+        return list({id(each): each for branch in branches for each in branch.inputs}.values())
 
     def _arrays(self, batch: Any) -> Images:
         return [np.array(image) for image in (batch.as_cpu() if self.device == "gpu" else batch)]
@@ -100,7 +105,7 @@ def chain_branch(
     first = ops[0].spec
     decoder = first.decode if isinstance(first, DecodeRandCrop) else first
     sides = np.array([_decode(decoder, file).shape[:2] for file in files])
-    inputs = [[np.frombuffer(file, np.uint8) for file in files], *chain(*decide_chain(ops, draws, sides))]
+    inputs = [_encoded(tuple(files)), *chain(*decide_chain(ops, draws, sides))]
     return GraphBranch(inputs, lambda encoded, *decided: lower_chain(ops, encoded, decided, place)[-1])
 
 
@@ -109,6 +114,12 @@ def expected(ops: tuple[Op, ...], file: bytes, draws: NDArray[np.float32]) -> ND
     first = _decode(ops[0].spec, file).copy()
     *_, image = first, *run_steps(ops[1:], first, draws)
     return np.ascontiguousarray(image)
+
+
+@cache
+def _encoded(files: tuple[bytes, ...]) -> list[NDArray[np.uint8]]:
+    """Returns the same list for the same files, so that it is compared once with other inputs."""
+    return [np.frombuffer(file, np.uint8) for file in files]
 
 
 @cache

@@ -206,6 +206,13 @@ def name_of(case: Case) -> str:
 
 
 @pytest.fixture(scope="module")
+def photos(photos: dict[str, Path]) -> dict[str, Path]:
+    """JPEGs, parts of which are decoded for a crop, and PNGs. test_decode.py decodes all formats."""
+    formats = ("jpeg420", "jpeg444", "progressive", "grey", "cmyk", "turned", "png")
+    return {name: path for name, path in photos.items() if name.startswith(tuple(f"{f}-" for f in formats))}
+
+
+@pytest.fixture(scope="module")
 def on_cpu(photos: dict[str, Path]) -> SharedPipeline:
     fused = (by_opencv(case.chain) for case in WHOLE)
     return run_chains([*alone_and_fused(case.chain for case in CASES), *fused], photos, "cpu")
