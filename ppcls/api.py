@@ -20,7 +20,7 @@ from ppcls.engine.autotune.decoding import choose_decoder
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError, counted
 from ppcls.files import create_output_dir
-from ppcls.files.urls import local_path
+from ppcls.files.urls import local_path, naming_addresses
 from ppcls.recipe.class_folders import checked_output_dir
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
@@ -93,6 +93,7 @@ def build_loader(config: Config, split: str = "Train") -> Loader:
         return build.build_loader(splits[split], split, runtime, config.Global, config.Arch, classes)
 
 
+@naming_addresses()
 def build_state(config: Config) -> TrainState:
     """Builds the initial state of a run: model, optimizer and data.
 
@@ -117,6 +118,7 @@ def build_state(config: Config) -> TrainState:
             return build.build_state(config, runtime, weights.load, load_beside=weights.load_beside)
 
 
+@naming_addresses()
 def fit(
     run: Config | TrainState,
     *,
@@ -185,6 +187,7 @@ def _resumed_checkpoint(settings: CheckpointSettings, output_dir: Path) -> Path 
     return newest(LATEST, output_dir, settings.checkpoint_fallback_dir)
 
 
+@naming_addresses()
 def evaluate(
     run: Config | TrainState,
     *,

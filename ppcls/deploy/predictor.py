@@ -23,6 +23,7 @@ from ppcls.deploy.models.programs.openvino_file import check_openvino
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
 from ppcls.errors import UserError
+from ppcls.files.urls import naming_addresses
 from ppcls.postprocess.results import Classification, Embedding, Prediction
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
@@ -87,6 +88,7 @@ class Predictor:
         UserError: The model does not exist or cannot be loaded, or an argument is not valid for it.
     """
 
+    @naming_addresses()
     def __init__(
         self,
         model: str | Path | Config | ModelSource,
@@ -127,6 +129,7 @@ class Predictor:
         """Whether the model returns embeddings. Otherwise, it returns classes."""
         return self.description.postprocess is None
 
+    @naming_addresses()
     def predict(self, images: Sequence[Image], topk: int | None = None) -> list[Classification]:
         """Returns the classes of each image, in order.
 
@@ -141,6 +144,7 @@ class Predictor:
         self._require_classes()
         return cast(list[Classification], self._predict(images, topk))
 
+    @naming_addresses()
     def try_predict(
         self, images: Sequence[Image], topk: int | None = None
     ) -> list[Classification | ValueError]:
@@ -156,6 +160,7 @@ class Predictor:
         self._require_classes()
         return cast("list[Classification | ValueError]", list(self._try_all(images, topk)))
 
+    @naming_addresses()
     def embed(self, images: Sequence[Image]) -> list[Embedding]:
         """Returns the embedding of each image, in order.
 

@@ -15,6 +15,7 @@ from ppcls.data.transforms.base import Transform
 from ppcls.engine.evaluation.stored_names import find_label_list
 from ppcls.engine.preprocessing import compare_preprocessing
 from ppcls.errors import UserError, counted
+from ppcls.files.urls import naming_addresses
 from ppcls.optimizer.name_rules import classifier_layers
 from ppcls.storage.models import weights_path
 from ppcls.weights.files import fetch_weights, fill, read_weights, select_network, start_from
@@ -45,6 +46,7 @@ class InitialWeights:
     beside: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
 
+    @naming_addresses()
     def load(self, model: nn.Layer, images: int) -> list[str]:
         """Loads the weights into a model with random weights.
 
@@ -70,6 +72,7 @@ class InitialWeights:
         """Returns whether `load`, which returned these lines, kept the random weights of the model."""
         return any(self._from_scratch in line for line in lines)
 
+    @naming_addresses()
     def load_beside(self, model: nn.Layer) -> list[str]:
         """Loads the weights of peers and trainable losses from ``Global.pretrained_model``, if it has them.
 

@@ -370,7 +370,7 @@ class LogWriter:
     def message(self, text: str) -> None:
         """Writes ``text`` with a time stamp on each of its lines."""
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        lines = escape_controls(text).splitlines() or [""]
+        lines = for_terminal(text).splitlines() or [""]
         append_text(self._file, "".join(f"{now} {line}\n" for line in lines))
 
     def close(self) -> None:

@@ -5,17 +5,21 @@ Decisions:
   about local files hold, and a run continues while the storage can't be reached.
 - The folder of a copy follows from the address alone, so all processes of a machine share it.
 - Messages to the user name the address that the user typed. Below its copy of a model, each path of a message
-  is replaced where the message is printed, because errors come from functions that only know the path. A file
-  beside the copy contains its address. Copies of runs that train here have messages of their own, because
-  their files, such as report.html, are there before they are uploaded.
+  is replaced where the message is printed, or where an error leaves the Python API, because errors come from
+  functions that only know the path. A file beside the copy contains its address. Copies of runs that train
+  here have messages of their own, because their files, such as report.html, are there before they are
+  uploaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PosixPath
 
+from ppcls.errors import UserError
 from ppcls.files import MODEL_COPY
 from ppcls.files.temporary import temporary_sibling
 from ppcls.zoo import cache_folder
@@ -87,6 +91,19 @@ def show_addresses(text: str) -> str:
     return re.sub(
         rf"{folder}/[A-Za-z0-9._-]+-[0-9a-f]{{12}}{MODEL_COPY}(?![A-Za-z0-9._-])", _show_address, text
     )
+
+
+@contextmanager
+def naming_addresses() -> Iterator[None]:
+    """Returns a context in which errors name the address of a model instead of the folder of its copy.
+
+    It is also a decorator of functions.
+    """
+    try:
+        yield
+    except UserError as error:
+        error.args = tuple(show_addresses(each) if isinstance(each, str) else each for each in error.args)
+        raise
 
 
 def _show_address(found: re.Match[str]) -> str:

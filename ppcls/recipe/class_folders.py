@@ -18,7 +18,7 @@ from ppcls.data.index.class_folders import (
     list_empty_folders,
     read_metadata,
 )
-from ppcls.data.stored.roots import data_root
+from ppcls.data.stored.roots import data_root, naming
 from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, read_regular, real_path
 from ppcls.files.urls import is_url, local_path
@@ -157,8 +157,10 @@ def _count_classes(tree: dict[str, Any], train: dict[Any, Any]) -> int:
     output = node_at(tree, "Global.output_dir")
     listing = Path(output) / LABEL_LIST if isinstance(output, str) else None
     try:
-        if data_root(root).is_dir():
-            return _count_folders(find_class_root(data_root(root), part if part in PARTS else None)[0])
+        folder = data_root(root)
+        if folder.is_dir():
+            with naming(root, folder):
+                return _count_folders(find_class_root(folder, part if part in PARTS else None)[0])
         if listing is not None and listing.is_file():
             return sum(1 for line in read_regular(listing).decode().splitlines() if line.strip())
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ppcls.errors import counted
-from ppcls.files import LogWriter, escape_controls, lossy, print_error
+from ppcls.files import LogWriter, for_terminal, lossy, print_error
 from ppcls.report.record import EvalRecord, Record, Reporter, StepPosition, StepRecord
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class PlainConsole(Reporter):
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Writes ``text`` as a line, and flushes it."""
-        self._stream.write(escape_controls(text) + "\n")
+        self._stream.write(for_terminal(text) + "\n")
         self._stream.flush()
 
     def record(self, record: Record) -> None:
@@ -184,7 +184,7 @@ class LiveConsole(Reporter):
 
     def message(self, text: str, update: int | None = None) -> None:  # noqa: ARG002
         """Prints ``text`` above the bar."""
-        self._console.print(escape_controls(text), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(for_terminal(text), markup=False, highlight=False, soft_wrap=True)
 
     def record(self, record: Record) -> None:
         """Updates the bar, or prints the line of an evaluation above the bar."""

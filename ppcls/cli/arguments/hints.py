@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ppcls.errors import NotebookInterrupt, SignalExit, UserError
+from ppcls.files.urls import naming_addresses
 from ppcls.postprocess.guesses import check_arguments
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
@@ -232,7 +233,8 @@ def show_in_python(method: Callable[P, T]) -> Callable[P, T]:
         guesses = getattr(type(args[0]), "guessed_arguments", {}) if args else {}
         check_arguments(method, guesses, args, kwargs)
         try:
-            return method(*args, **kwargs)
+            with naming_addresses():
+                return method(*args, **kwargs)
         except (UserError, SignalExit) as error:
             error.args = tuple(to_python(each) if isinstance(each, str) else each for each in error.args)
             raise

@@ -219,7 +219,7 @@ def set_val_split(tree: Tree, share: float) -> dict[str, Any]:
         UserError: The images are not split at random.
     """
     from ppcls.data.index.class_folders import find_class_root
-    from ppcls.data.stored.roots import data_root
+    from ppcls.data.stored.roots import data_root, naming
 
     option = f"--val-split {share:g}"
     train = node_at(tree, "DataLoader.Train.dataset")
@@ -228,11 +228,13 @@ def set_val_split(tree: Tree, share: float) -> dict[str, Any]:
             f"{option}: expected a config that splits a folder of images at random (ImageFolderDataset with "
             "part: train); for lists of images, use `ppcls dataset split`"
         )
-    root = data_root(str(train.get("image_root")))
-    if root.is_dir() and find_class_root(root, "val")[1]:
-        raise UserError(
-            f"{option}: {root} has folders for training and validation, which are used as they are"
-        )
+    name = str(train.get("image_root"))
+    root = data_root(name)
+    with naming(name, root):
+        if root.is_dir() and find_class_root(root, "val")[1]:
+            raise UserError(
+                f"{option}: {root} has folders for training and validation, which are used as they are"
+            )
     keys = {"DataLoader.Train.dataset.val_share": share}
     if "val_share" in (node_at(tree, "DataLoader.Eval.dataset") or {}):
         keys["DataLoader.Eval.dataset.val_share"] = share

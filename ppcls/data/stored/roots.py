@@ -51,12 +51,18 @@ def stored_objects(url: str) -> dict[str, ObjectInfo]:
 
 
 @contextmanager
-def naming(url: str, path: Path) -> Iterator[None]:
-    """Returns a context in which errors name an address instead of the path of its copy."""
+def naming(name: str, path: Path) -> Iterator[None]:
+    """Returns a context in which errors name an address instead of the path of its copy.
+
+    Args:
+        name: The address, or a description with it. If this is ``path``, errors are unchanged.
+        path: The copy.
+    """
     try:
         yield
     except UserError as error:
-        error.args = (str(error).replace(str(path), url),)
+        if path != Path(name):
+            error.args = (str(error).replace(str(path), name.rstrip("/")),)
         raise
 
 

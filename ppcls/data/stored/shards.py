@@ -30,6 +30,7 @@ from ppcls.data.records.shard import (
     OpenFiles,
     RecordFormat,
     default_index_path,
+    how_to_rebuild,
 )
 from ppcls.data.stored.roots import naming, stored_objects
 from ppcls.errors import DecodeError, UserError, counted
@@ -205,12 +206,19 @@ def _store_records_of(
     """
     url = f"{records.cache.url}/{name}"
     index_file = file.with_suffix(INDEX_SUFFIX)
-    with naming(url, shard), naming(f"{records.cache.url}/{index}", index_file):
+    # Without an index in the storage, one is made from the shard.
+    index_name = f"{records.cache.url}/{index}" if index in records.infos else f"the index of {url}"
+    with naming(url, shard), naming(index_name, index_file):
         if index in records.infos:
             write_new(index_file, records.cache.read(index, records.infos[index].version))
         else:
             write_new(index_file, record_format.build_index(shard).encode())
-        opened = record_format.open(shard, index_file, OpenFiles())
+        try:
+            opened = record_format.open(shard, index_file, OpenFiles())
+        except UserError as error:
+            # Without an index, the next run makes one. The command that writes one needs a disk.
+            error.args = (str(error).replace(how_to_rebuild(shard), "delete it"),)
+            raise
     content = io.BytesIO()
     np.savez(content, offsets=opened.offsets, sizes=opened.sizes, labels=opened.labels)
     write_new(file, content.getvalue())
