@@ -24,9 +24,10 @@ from paddle.nn import functional as F
 
 from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.batch_norm import TAILS
-from ppcls.arch.fused.convolution import IMAGE_CHANNELS, convolve_biased, find_problem_with_bias
+from ppcls.arch.fused.convolution import convolve_biased, find_problem_with_bias, missing_channels
 from ppcls.arch.fused.cuda import contiguous, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise_biased, pack, supports
+from ppcls.arch.fused.pixels import widen
 from ppcls.arch.kernels.geometry import geometry
 from ppcls.arch.kernels.paddle_layers import (
     dilation_of,
@@ -73,6 +74,48 @@ def attach(convolution: nn.Conv2D, norm: nn.BatchNorm2D) -> None:
         norm: Batch norm of its output.
     """
     norm.folded = FoldedNorm(convolution, norm)
+
+
+class PackedWeight:
+    """The weights of a convolution in cuDNN's order, which Paddle would transpose in each call.
+
+    Args:
+        convolution: NHWC convolution.
+    """
+
+    def __init__(self, convolution: nn.Conv2D) -> None:
+        self._convolution = convolution
+        self._active = False
+        self._weights: dict[tuple[Any, int], Tensor] = {}  # by dtype and number of channels
+
+    def begin(self) -> None:
+        """Allows the use of the weights, and copies those again that exist."""
+        for (dtype, channels), buffer in self._weights.items():
+            buffer.copy_(self._pack(dtype, channels), False)
+        self._active = True
+
+    def end(self) -> None:
+        """Forbids the use of the weights."""
+        self._active = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether the weights may be used now."""
+        return self._active and not paddle.is_grad_enabled()
+
+    def get(self, dtype: Any, channels: int) -> Tensor:
+        """Returns the weights, [C', KH, KW, C], with zeros up to ``channels`` channels."""
+        key = dtype, channels
+        if key not in self._weights:
+            self._weights[key] = self._pack(dtype, channels)
+        return self._weights[key]
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _pack(self, dtype: Any, channels: int) -> Tensor:
+        weight = self._convolution.weight
+        if missing := channels - weight.shape[1]:
+            weight = with_zeros(weight, 1, missing)
+        return weight.transpose([0, 2, 3, 1]).contiguous().astype(dtype)
 
 
 class FoldedNorm:
@@ -148,7 +191,7 @@ class FoldedNorm:
         settings = geometry(self._convolution)
         assert settings is not None  # see `attach`
         if missing := self._missing_channels:
-            x = with_zeros(x, 3, missing)
+            x = widen(x, x.shape[3] + missing)
         addend = None if shortcut is None else contiguous(cast(shortcut, dtype))
         return convolve_biased(x, weight, bias, settings, addend, relu=act is F.relu)
 
@@ -161,7 +204,7 @@ class FoldedNorm:
     def _missing_channels(self) -> int:
         """Number of channels of zeros that cuDNN needs in half precision, see `ImageConv2D`."""
         layer = self._convolution
-        return max(0, IMAGE_CHANNELS - layer.weight.shape[1]) if groups_of(layer) == 1 else 0
+        return missing_channels(layer.weight.shape, gradients=False) if groups_of(layer) == 1 else 0
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def _fold(self, dtype: Any) -> tuple[Tensor, Tensor]:

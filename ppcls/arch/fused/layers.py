@@ -24,10 +24,12 @@ from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.cuda import fills_vectors, kernels, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise
 from ppcls.arch.fused.depthwise import supports as supports_depthwise
+from ppcls.arch.fused.pixels import widen
 from ppcls.arch.fused.token_layers import fuse_tokens
 from ppcls.arch.kernels.geometry import (
     geometry,
     is_mean_of_pixels,
+    is_mean_of_squares,
     is_plain_norm,
     is_plain_pooling,
 )
@@ -64,6 +66,7 @@ def fuse(model: nn.Layer) -> int:
     for layer in model.sublayers(include_self=True):
         if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
             layer.forward = MethodType(_convolve, layer)
+            layer.folded = folded.PackedWeight(layer)
             if layer.bias is None:
                 layer.fork = MethodType(_fork, layer)
             count += 1
@@ -74,6 +77,8 @@ def fuse(model: nn.Layer) -> int:
             count += 1
         elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
             layer.forward = MethodType(_max_pool, layer)
+        elif type(layer) is nn.AvgPool2D and is_mean_of_squares(layer):
+            layer.forward = MethodType(_pool_squares, layer)
         elif type(layer) is nn.AdaptiveAvgPool2D and is_mean_of_pixels(layer):
             layer.forward = MethodType(_mean_pool, layer)
     for layer in model.sublayers(include_self=True):
@@ -109,7 +114,12 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     # cuDNN's depthwise convolutions are slower than Paddle's in this layout.
     if depthwise or (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x)
-    y = convolution.convolve(*operands)
+    packed = vars(layer).get("folded")
+    if packed is None or not packed.usable:
+        y = convolution.convolve(*operands)
+    else:
+        image, weight, settings = operands
+        y = convolution.convolve_packed(image, packed.get(dtype, weight.shape[1]), settings)
     return y if layer.bias is None else y + cast(layer.bias, dtype)
 
 
@@ -134,9 +144,11 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Te
     if settings is None or not settings.even:
         return None
     weight = layer.weight
-    missing = convolution.IMAGE_CHANNELS - x.shape[-1]
-    if missing > 0 and groups_of(layer) == 1 and dtype != paddle.float32:
-        x = with_zeros(x, 3, missing)
+    missing = 0
+    if groups_of(layer) == 1 and dtype != paddle.float32:
+        missing = convolution.missing_channels(weight.shape, gradients=paddle.is_grad_enabled())
+    if missing > 0:
+        x = widen(cast(x, dtype), x.shape[-1] + missing)
         weight = with_zeros(weight, 1, missing)
     problem = convolution.find_problem(tuple(x.shape), tuple(weight.shape), dtype, settings)
     if problem is not None:
@@ -221,3 +233,10 @@ def _mean_pool(layer: nn.AdaptiveAvgPool2D, x: Tensor) -> Tensor:
     if not fills_vectors(x.shape[-1], x.dtype):
         return type(layer).forward(layer, x)
     return mean_pool.mean_pool(x)
+
+
+def _pool_squares(layer: nn.AvgPool2D, x: Tensor) -> Tensor:
+    whole = x.shape[1] % layer.ksize == 0 and x.shape[2] % layer.ksize == 0
+    if paddle.is_grad_enabled() or not whole or not fills_vectors(x.shape[-1], x.dtype):
+        return type(layer).forward(layer, x)
+    return mean_pool.pool_squares(x, layer.ksize)

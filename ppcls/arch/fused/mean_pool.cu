@@ -57,3 +57,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int pixel = threadIdx.y; pixel < pixels; pixel += blockDim.y)
     image[(long long)pixel * columns + column] = packed;
 }
+
+// The means of squares of `side` pixels that do not overlap. Images are [rows, width, columns].
+extern "C" __global__ void __launch_bounds__(THREADS)
+    mean_of_squares(const uint4 *x, uint4 *y, int count, int out_width, int width, int columns, int side) {
+  for (int i = blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
+    const int column = i % columns, left = i / columns % out_width, top = i / columns / out_width;
+    const uint4 *square = x + ((long long)top * side * width + left * side) * columns + column;
+    float sum[VECTOR] = {};
+    for (int row = 0; row < side; ++row)
+      for (int pixel = 0; pixel < side; ++pixel) {
+        float value[VECTOR];
+        unpack(square[(row * width + pixel) * columns], value);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) sum[j] += value[j];
+      }
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) sum[j] /= side * side;
+    y[i] = pack(sum);
+  }
+}

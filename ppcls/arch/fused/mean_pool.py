@@ -16,6 +16,7 @@ from paddle.autograd import PyLayer
 from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
 
 _THREADS = 512  # threads per block; the same number as THREADS in mean_pool.cu
+_BLOCKS_PER_MULTIPROCESSOR = 16
 _WIDTH = 16  # largest number of vectors of a pixel per block
 
 
@@ -30,6 +31,25 @@ def mean_pool(x: Tensor) -> Tensor:
     """
     output: Tensor = _MeanPool.apply(contiguous(x))
     return output
+
+
+def pool_squares(x: Tensor, side: int) -> Tensor:
+    """Returns the means of squares that do not overlap, without a gradient.
+
+    Args:
+        x: [B, H, W, C] as for `mean_pool`. H and W must be multiples of ``side``.
+        side: Side of a square in pixels.
+    """
+    batch, height, width, channels = x.shape
+    y = paddle.empty([batch, height // side, width // side, channels], x.dtype)
+    columns = channels // vector_length(x.dtype)
+    count = y.size // vector_length(x.dtype)
+    program = kernels("mean_pool.cu", x.dtype)
+    blocks = min(-(-count // _THREADS), _BLOCKS_PER_MULTIPROCESSOR * program.multiprocessors)
+    sizes = map(ctypes.c_int, (count, width // side, width, columns, side))
+    operands = map(address, (contiguous(x), y))
+    program.launch("mean_of_squares", (blocks, 1), (_THREADS, 1), *operands, *sizes)
+    return y
 
 
 class _MeanPool(PyLayer):  # type: ignore[misc]

@@ -34,3 +34,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
           make_uint2(half[4 * i] | half[4 * i + 1] << 16, half[4 * i + 2] | half[4 * i + 3] << 16);
   }
 }
+
+// Appends channels of zeros to pixels with three channels, up to CHANNELS, 4 or 8. A thread processes two pixels.
+extern "C" __global__ void __launch_bounds__(THREADS) widen(const unsigned int *pixels, uint4 *y, int pairs) {
+  for (int pair = blockIdx.x * THREADS + threadIdx.x; pair < pairs; pair += gridDim.x * THREADS) {
+    const unsigned int a = pixels[3 * pair], b = pixels[3 * pair + 1], c = pixels[3 * pair + 2];
+    const unsigned int last = b & 0xffffu, first = b >> 16 | c << 16;
+    if (CHANNELS == 4) {
+      y[pair] = make_uint4(a, last, first, c >> 16);
+    } else {
+      y[2 * pair] = make_uint4(a, last, 0u, 0u);
+      y[2 * pair + 1] = make_uint4(first, c >> 16, 0u, 0u);
+    }
+  }
+}

@@ -12,13 +12,14 @@ import ctypes
 import paddle
 from paddle import Tensor
 
-from ppcls.arch.fused.cuda import address, contiguous, kernels
+from ppcls.arch.fused.cuda import address, contiguous, kernels, with_zeros
 
 VALUES = 256  # of an 8-bit pixel
 _THREADS = 256  # threads per block; the same number as THREADS in pixels.cu
 _PIXELS = 4  # pixels per thread
 _BLOCKS_PER_MULTIPROCESSOR = 8
 _CHANNELS = (3, 4)
+_WIDER = (4, 8)
 _DTYPES = (paddle.float16, paddle.bfloat16)
 
 
@@ -48,5 +49,27 @@ def look_up(pixels: Tensor, table: Tensor, *, reverse: bool) -> Tensor:
     operands = map(address, (contiguous(pixels), contiguous(table), y))
     program.launch(
         "look_up", (blocks, 1), (_THREADS, 1), *operands, ctypes.c_int(groups), ctypes.c_int(reverse)
+    )
+    return y
+
+
+def widen(x: Tensor, channels: int) -> Tensor:
+    """Appends channels of zeros to images. Paddle's concatenation takes 12 times as long on an H200.
+
+    Args:
+        x: [B, H, W, C] on the GPU.
+        channels: Number of channels of the result.
+
+    Returns:
+        [B, H, W, ``channels``].
+    """
+    pairs, odd = divmod(x.size // 3, 2)
+    if x.shape[-1] != 3 or channels not in _WIDER or x.dtype not in _DTYPES or odd or not x.stop_gradient:
+        return with_zeros(x, 3, channels - x.shape[-1])
+    y = paddle.empty([*x.shape[:3], channels], x.dtype)
+    program = kernels("pixels.cu", x.dtype, f"CHANNELS={channels}")
+    blocks = min(-(-pairs // _THREADS), 2 * _BLOCKS_PER_MULTIPROCESSOR * program.multiprocessors)
+    program.launch(
+        "widen", (blocks, 1), (_THREADS, 1), address(contiguous(x)), address(y), ctypes.c_int(pairs)
     )
     return y

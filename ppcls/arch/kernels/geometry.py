@@ -75,3 +75,9 @@ def is_plain_pooling(layer: nn.MaxPool2D) -> bool:
 def is_mean_of_pixels(layer: nn.AdaptiveAvgPool2D) -> bool:
     """Returns whether a layer computes the means of all pixels of NHWC images."""
     return layout_of(layer) == "NHWC" and output_size_of(layer) == (1, 1)
+
+
+def is_mean_of_squares(layer: nn.AvgPool2D) -> bool:
+    """Returns whether a layer computes the means of squares of NHWC images that do not overlap."""
+    plain = isinstance(layer.ksize, int) and layer.stride in (None, layer.ksize) and layer.padding == 0
+    return plain and layer.data_format == "NHWC" and layer.divisor is None and not layer.ceil_mode

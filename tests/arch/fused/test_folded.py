@@ -171,6 +171,31 @@ def test_changed_weights_are_folded_again_at_the_same_addresses(calls: list[Tens
     assert calls
 
 
+def test_weights_are_transposed_once(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "find_problem", lambda *_: None)
+    layer = nn.Conv2D(8, 16, 3, padding=1, data_format="NHWC")
+    plain = copy.deepcopy(layer)
+    image = paddle.to_tensor(np.random.default_rng(0).standard_normal((2, 9, 9, 8), np.float32))
+    fuse(layer)
+    outputs(layer, image)
+    weights = layer.folded._weights
+    assert not weights, "the weights may change"
+    for factor in (1.0, -2.0):
+        layer.weight.set_value(plain.weight * factor)
+        with constant_weights(layer):
+            found = outputs(layer, image)
+            (buffer,) = weights.values()
+            address = buffer.data_ptr()
+            assert outputs(layer, image).tolist() == found.tolist()
+            assert not layer(image).stop_gradient, "a heat map needs gradients"
+        expected = plain(image) - plain.bias
+        np.testing.assert_allclose(
+            found - layer.bias.numpy(), factor * expected.numpy(), rtol=1e-4, atol=1e-4
+        )
+        assert next(iter(weights.values())).data_ptr() == address
+    assert not calls
+
+
 def folded_addresses(model: nn.Layer) -> list[int]:
     buffers = [pair for layers in folded._attached(model) for pair in layers._weights.values()]
     assert len(buffers) == 21, "20 convolutions, and the stem's"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import paddle
 import pytest
@@ -10,7 +12,7 @@ from paddle import Tensor, nn
 
 from ppcls.arch.fused import mean_pool as module
 from ppcls.arch.fused.layers import fuse
-from ppcls.arch.fused.mean_pool import mean_pool
+from ppcls.arch.fused.mean_pool import mean_pool, pool_squares
 
 TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
@@ -52,6 +54,44 @@ def test_mean_pool_keeps_nan() -> None:
     x = paddle.zeros([1, 40, 40, 8])
     x[0, 39, 39, 3] = float("nan")
     assert np.isnan(mean_pool(x).numpy()).ravel().tolist() == [False] * 3 + [True] + [False] * 4
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(("shape", "side"), [((2, 6, 4, 8), 2), ((1, 9, 6, 40), 3), ((3, 28, 56, 136), 4)])
+def test_pool_squares_matches_float64(shape: tuple[int, ...], side: int, dtype: str) -> None:
+    x = random(shape, dtype, 1)
+    batch, height, width, channels = shape
+    squares = exact(x).reshape(batch, height // side, side, width // side, side, channels)
+    y = pool_squares(x, side)
+    assert y.dtype == x.dtype
+    np.testing.assert_allclose(exact(y), squares.mean((2, 4)), rtol=0, atol=2 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("layer", "replaced"),
+    [
+        (nn.AvgPool2D(2, 2, data_format="NHWC"), True),
+        (nn.AvgPool2D(2, data_format="NHWC"), True),
+        (nn.AvgPool2D(2, 2), False),
+        (nn.AvgPool2D(3, 2, data_format="NHWC"), False),
+        (nn.AvgPool2D(2, 2, padding=1, data_format="NHWC"), False),
+        (nn.AvgPool2D(2, 2, ceil_mode=True, data_format="NHWC"), False),
+        (nn.AvgPool2D(2, 2, divisor_override=3, data_format="NHWC"), False),
+        (nn.AvgPool2D([2, 2], 2, data_format="NHWC"), False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(2, 4, 6, 4), (2, 5, 4, 4), (2, 4, 4, 3)])
+def test_fuse_replaces_only_means_of_squares(layer: nn.Layer, replaced: bool, shape: tuple[int, ...]) -> None:
+    x = random(shape, "float32", 1)
+    layer = copy.deepcopy(layer)
+    expected = layer(x)
+    fuse(layer)
+    assert ("forward" in vars(layer)) == replaced
+    with paddle.no_grad():
+        np.testing.assert_allclose(layer(x).numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+    layer(x).sum().backward()
+    assert x.grad is not None, "with gradients, Paddle's operator is used"
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,23 @@ def test_table_has_the_numbers_of_the_operators(
 def test_other_preparations_stay(specs: list[Transform], dtype: str) -> None:
     preparation = PreprocessingLayer(specs)
     assert use_table(preparation, getattr(paddle, dtype)) is preparation
+
+
+@pytest.mark.parametrize("dtype", [*HALF, "float32"])
+@pytest.mark.parametrize("channels", [4, 8])
+@pytest.mark.parametrize("shape", [(2, 16, 16, 3), (1, 5, 4, 3), (3, 3, 3, 3), (2, 4, 4, 1)])
+def test_widen_appends_zeros(shape: tuple[int, ...], channels: int, dtype: str) -> None:
+    values = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    x = paddle.to_tensor(values).astype(dtype)
+    y = module.widen(x, channels)
+    assert (y.shape, y.dtype) == ([*shape[:3], channels], x.dtype)
+    first, rest = y.astype("float32").split([shape[3], channels - shape[3]], axis=3)
+    np.testing.assert_array_equal(first.numpy(), x.astype("float32").numpy())
+    assert not rest.numpy().any()
+
+
+def test_widen_keeps_gradients() -> None:
+    x = paddle.ones([1, 2, 2, 3])
+    x.stop_gradient = False
+    module.widen(x, 4).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.ones((1, 2, 2, 3)))
