@@ -13,6 +13,7 @@ Decisions:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -51,19 +52,19 @@ def constant_weights(model: nn.Layer) -> Iterator[None]:
     try:
         yield
     finally:
-        for layers in _attached(model):
-            layers.end()
+        for copies in _attached(model):
+            copies.end()
 
 
 def fold(model: nn.Layer) -> None:
     """Uses folded weights from now on, for models that are never trained again."""
-    for layers in _attached(model):
-        layers.begin()
+    for copies in _attached(model):
+        copies.begin()
 
 
-def _attached(model: nn.Layer) -> list[FoldedNorm]:
-    norms = (layer for layer in model.sublayers(include_self=True) if "folded" in vars(layer))
-    return [norm.folded for norm in norms]
+def _attached(model: nn.Layer) -> list[WeightCopies]:
+    layers = model.sublayers(include_self=True)
+    return [layer.folded for layer in layers if "folded" in vars(layer)]
 
 
 def attach(convolution: nn.Conv2D, norm: nn.BatchNorm2D) -> None:
@@ -76,7 +77,48 @@ def attach(convolution: nn.Conv2D, norm: nn.BatchNorm2D) -> None:
     norm.folded = FoldedNorm(convolution, norm)
 
 
-class PackedWeight:
+class WeightCopies(ABC):
+    """Copies of weights in the form that a kernel reads. They are used while the weights do not change.
+
+    A layer has them as its attribute ``folded``.
+    """
+
+    def __init__(self) -> None:
+        self._active = False
+        self._copies: dict[Any, tuple[Tensor, ...]] = {}
+
+    def begin(self) -> None:
+        """Allows the use of the copies, and makes those again that exist, at the same addresses."""
+        for form, copies in self._copies.items():
+            for copy, values in zip(copies, self.make(form), strict=True):
+                copy.copy_(values, False)
+        self._active = True
+
+    def end(self) -> None:
+        """Forbids the use of the copies."""
+        self._active = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether the copies may be used now."""
+        return self._active and not paddle.is_grad_enabled()
+
+    def get(self, form: Any) -> tuple[Tensor, ...]:
+        """Returns the copies, which are made at the first call; see `make`."""
+        if form not in self._copies:
+            self._copies[form] = self.make(form)
+        return self._copies[form]
+
+    @abstractmethod
+    def make(self, form: Any) -> tuple[Tensor, ...]:
+        """Returns new copies of the weights, without gradients.
+
+        Args:
+            form: Their form, such as their dtype.
+        """
+
+
+class OrderedWeight(WeightCopies):
     """The weights of a convolution in cuDNN's order, which Paddle would transpose in each call.
 
     Args:
@@ -84,41 +126,20 @@ class PackedWeight:
     """
 
     def __init__(self, convolution: nn.Conv2D) -> None:
+        super().__init__()
         self._convolution = convolution
-        self._active = False
-        self._weights: dict[tuple[Any, int], Tensor] = {}  # by dtype and number of channels
-
-    def begin(self) -> None:
-        """Allows the use of the weights, and copies those again that exist."""
-        for (dtype, channels), buffer in self._weights.items():
-            buffer.copy_(self._pack(dtype, channels), False)
-        self._active = True
-
-    def end(self) -> None:
-        """Forbids the use of the weights."""
-        self._active = False
-
-    @property
-    def usable(self) -> bool:
-        """Whether the weights may be used now."""
-        return self._active and not paddle.is_grad_enabled()
-
-    def get(self, dtype: Any, channels: int) -> Tensor:
-        """Returns the weights, [C', KH, KW, C], with zeros up to ``channels`` channels."""
-        key = dtype, channels
-        if key not in self._weights:
-            self._weights[key] = self._pack(dtype, channels)
-        return self._weights[key]
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def _pack(self, dtype: Any, channels: int) -> Tensor:
+    def make(self, form: tuple[Any, int]) -> tuple[Tensor]:
+        """Returns the weights, [C', KH, KW, C], in a dtype and with zeros up to a number of channels."""
+        dtype, channels = form
         weight = self._convolution.weight
         if missing := channels - weight.shape[1]:
             weight = with_zeros(weight, 1, missing)
-        return weight.transpose([0, 2, 3, 1]).contiguous().astype(dtype)
+        return (weight.transpose([0, 2, 3, 1]).contiguous().astype(dtype),)
 
 
-class FoldedNorm:
+class FoldedNorm(WeightCopies):
     """A convolution and the batch norm after it, as one kernel.
 
     Args:
@@ -127,21 +148,9 @@ class FoldedNorm:
     """
 
     def __init__(self, convolution: nn.Conv2D, norm: nn.BatchNorm2D) -> None:
+        super().__init__()
         self._convolution = convolution
         self._norm = norm
-        self._active = False
-        self._weights: dict[Any, tuple[Tensor, Tensor]] = {}  # by dtype
-
-    def begin(self) -> None:
-        """Allows the use of folded weights, and computes those again that exist."""
-        for dtype, buffers in self._weights.items():
-            for buffer, values in zip(buffers, self._fold(dtype), strict=True):
-                buffer.copy_(values, False)
-        self._active = True
-
-    def end(self) -> None:
-        """Forbids the use of folded weights."""
-        self._active = False
 
     def supports(self, x: Tensor, act: Activation | None, shortcut: Tensor | None) -> bool:
         """Returns whether `run` can compute the same as the two layers.
@@ -151,7 +160,7 @@ class FoldedNorm:
             act: Activation; None for none.
             shortcut: Tensor to add before the activation; None for no addition.
         """
-        if not self._active or self._norm.training or paddle.is_grad_enabled():
+        if not self.usable or self._norm.training:
             return False
         dtype = compute_dtype(x)
         if dtype not in _HALF:
@@ -179,9 +188,7 @@ class FoldedNorm:
             CudaUnavailableError: cuDNN has no kernel for these shapes.
         """
         dtype = compute_dtype(x)
-        if dtype not in self._weights:
-            self._weights[dtype] = self._fold(dtype)
-        weight, bias = self._weights[dtype]
+        weight, bias = self.get(dtype)
         x = contiguous(cast(x, dtype))
         if self._is_depthwise:
             padding = explicit_padding(self._convolution)
@@ -207,7 +214,7 @@ class FoldedNorm:
         return missing_channels(layer.weight.shape, gradients=False) if groups_of(layer) == 1 else 0
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def _fold(self, dtype: Any) -> tuple[Tensor, Tensor]:
+    def make(self, form: Any) -> tuple[Tensor, Tensor]:
         """Returns the weights in the order and dtype of the kernels, and the bias of each channel."""
         # Computed on the GPU, unlike `ppcls.arch.layers.reparameterize.fold`: it runs before each evaluation.
         norm = self._norm
@@ -221,7 +228,7 @@ class FoldedNorm:
             return pack(weight), bias
         if missing := self._missing_channels:
             weight = with_zeros(weight, 1, missing)
-        return weight.transpose([0, 2, 3, 1]).contiguous().astype(dtype), bias.astype(dtype)
+        return weight.transpose([0, 2, 3, 1]).contiguous().astype(form), bias.astype(form)
 
 
 @cache  # once per shape

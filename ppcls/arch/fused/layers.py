@@ -66,7 +66,7 @@ def fuse(model: nn.Layer) -> int:
     for layer in model.sublayers(include_self=True):
         if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
             layer.forward = MethodType(_convolve, layer)
-            layer.folded = folded.PackedWeight(layer)
+            layer.folded = folded.OrderedWeight(layer)
             if layer.bias is None:
                 layer.fork = MethodType(_fork, layer)
             count += 1
@@ -119,7 +119,8 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
         y = convolution.convolve(*operands)
     else:
         image, weight, settings = operands
-        y = convolution.convolve_packed(image, packed.get(dtype, weight.shape[1]), settings)
+        (kernel,) = packed.get((dtype, weight.shape[1]))
+        y = convolution.convolve_packed(image, kernel, settings)
     return y if layer.bias is None else y + cast(layer.bias, dtype)
 
 

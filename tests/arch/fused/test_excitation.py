@@ -72,7 +72,7 @@ def test_kernels_compute_the_layer(
     layer.to(dtype=dtype)
     y = run(layer, x)
     assert str(y.dtype).endswith(dtype)
-    assert layer.folded._weights, "the kernels were not used"
+    assert layer.folded._copies, "the kernels were not used"
     size = np.abs(expected).max()
     np.testing.assert_allclose(y.astype("float32").numpy(), expected, rtol=0, atol=TOLERANCE[dtype] * size)
 
@@ -96,12 +96,12 @@ def test_kernels_are_used_only_with_constant_weights_and_see_new_ones() -> None:
     fuse_layer(layer)
     layer.to(dtype="float16")
     first = run(layer, x)
-    addresses = [tensor.data_ptr() for tensor in layer.folded._weights[paddle.float16]]
+    addresses = [tensor.data_ptr() for tensor in layer.folded._copies[paddle.float16]]
     for parameter in layer.parameters():
         parameter.set_value(-parameter)
     assert not layer.folded.supports(x)
     second = run(layer, x)
-    assert [tensor.data_ptr() for tensor in layer.folded._weights[paddle.float16]] == addresses
+    assert [tensor.data_ptr() for tensor in layer.folded._copies[paddle.float16]] == addresses
     assert np.abs(first.astype("float32").numpy() - second.astype("float32").numpy()).max() > 0.01
     with constant_weights(layer):
         assert not layer.folded.supports(x), "gradients are enabled"

@@ -18,6 +18,7 @@ from paddle.nn import functional as F
 from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.batch_norm import TAILS
 from ppcls.arch.fused.cuda import address, contiguous, fills_vectors, kernels, vector_length
+from ppcls.arch.fused.folded import WeightCopies
 from ppcls.arch.fused.mean_pool import mean_pool
 
 _HALF = (paddle.float16, paddle.bfloat16)
@@ -29,8 +30,6 @@ _WIDTH = 32  # largest number of vectors of a pixel per block
 _PIXELS = 16  # pixels per thread, if there are as many
 _SLOPE = 1 / 6  # Paddle's default of hard sigmoid
 _OFFSET = 0.5
-
-_Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Excitation(Protocol):
@@ -54,7 +53,7 @@ def fuse_excitations(model: nn.Layer) -> None:
                 layer.folded = kernel
 
 
-class FusedExcitation:
+class FusedExcitation(WeightCopies):
     """The kernels of a squeeze-and-excitation.
 
     Args:
@@ -65,6 +64,7 @@ class FusedExcitation:
     """
 
     def __init__(self, layer: Excitation) -> None:
+        super().__init__()
         first, act, second, gate = layer.excitation()
         self._first = _inner(first)
         self._second = _inner(second)
@@ -74,23 +74,10 @@ class FusedExcitation:
             type(layer) is nn.Conv2D and layer.bias is not None for layer in (self._first, self._second)
         )
         self.known = plain and self._act not in (None, "none", "add_relu") and self._gate is not None
-        self._active = False
-        self._weights: dict[Any, _Weights] = {}  # by dtype
-
-    def begin(self) -> None:
-        """Allows the use of the kernels, and copies those weights again that exist."""
-        for dtype, buffers in self._weights.items():
-            for buffer, values in zip(buffers, self._copy(dtype), strict=True):
-                buffer.copy_(values, False)
-        self._active = True
-
-    def end(self) -> None:
-        """Forbids the use of the kernels."""
-        self._active = False
 
     def supports(self, x: Tensor) -> bool:
         """Returns whether `run` can compute the layer for images [B, H, W, C]."""
-        if not self._active or paddle.is_grad_enabled():
+        if not self.usable:
             return False
         dtype = compute_dtype(x)
         squeezed, channels = self._first.weight.shape[:2]
@@ -100,8 +87,6 @@ class FusedExcitation:
     def run(self, x: Tensor) -> Tensor:
         """Returns the output of the layer for images [B, H, W, C]."""
         dtype = compute_dtype(x)
-        if dtype not in self._weights:
-            self._weights[dtype] = self._copy(dtype)
         x = contiguous(cast(x, dtype))
         means = mean_pool(x)
         assert self._act is not None  # see `known`
@@ -110,7 +95,7 @@ class FusedExcitation:
         batch, height, width, channels = x.shape
         squeezed = self._first.weight.shape[0]
         gates = paddle.empty_like(means)
-        operands = map(address, (means, *self._weights[dtype], gates))
+        operands = map(address, (means, *self.get(dtype), gates))
         sizes = ctypes.c_int(channels), ctypes.c_int(squeezed)
         line = map(ctypes.c_float, self._gate)
         program.launch("gates", (batch, 1), (_THREADS, 1), *operands, *sizes, *line)
@@ -125,9 +110,9 @@ class FusedExcitation:
         return y
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def _copy(self, dtype: Any) -> _Weights:
-        """Returns the weights in the order of the kernels, each with its bias in float32."""
-        first, second = (layer.weight.flatten(1).astype(dtype) for layer in (self._first, self._second))
+    def make(self, form: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns the weights in a dtype and the order of the kernels, each with its bias in float32."""
+        first, second = (layer.weight.flatten(1).astype(form) for layer in (self._first, self._second))
         biases = (layer.bias.astype("float32") for layer in (self._first, self._second))
         first_bias, second_bias = biases
         return first.contiguous(), first_bias, second.transpose([1, 0]).contiguous(), second_bias
