@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.latency import latency_sample
 from ppcls.bench.measure.usage import UsageMeter
 from ppcls.deploy.models.source import ModelSource, find_source
-from ppcls.deploy.predictor import Predictor
+from ppcls.deploy.predictor import Predictor, join
 from ppcls.errors import UserError
 from ppcls.runtime import start as runtime
 
@@ -60,7 +60,8 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
             f"{source.file}: expected a device that computes in {source.description.precision}, "
             f"found {predictor.model.engine}"
         )
-    images = predictor.description.random_images(task["batch_size"], np.random.default_rng(0))
+    random = predictor.description.random_images(task["batch_size"], np.random.default_rng(0))
+    images = join(list(random), predictor.model)  # in page-locked memory for a GPU, as in PyTorch's requests
     for _ in range(task["warm_up"]):
         predictor.model.run(images)
     latencies: list[float] = []

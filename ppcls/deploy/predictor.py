@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,14 @@ class InferenceModel(Protocol):
             Probabilities [B, class_num] or embeddings [B, D], float32. If the rule for the answer unknown
             needs a score that the model returns, it is a further column.
         """
+
+
+@runtime_checkable
+class JoiningModel(Protocol):
+    """An `InferenceModel` that joins images in the memory from which its device copies fastest."""
+
+    def join(self, images: Sequence[Array]) -> Array:
+        """Returns a batch [B, ...] of prepared images of the same shape. It is valid until the next call."""
 
 
 class Predictor:
@@ -206,8 +214,9 @@ class Predictor:
         shapes = [image.shape for image in prepared]
         for shape in dict.fromkeys(shapes):  # several shapes only for a model that prepares images itself
             rows = [row for row, other in enumerate(shapes) if other == shape]
-            batch = (model or self.model).run(np.stack([prepared[row] for row in rows]))
-            outputs |= zip(rows, self.check_outputs(batch), strict=True)
+            chosen = model or self.model
+            outputs_ = chosen.run(join([prepared[row] for row in rows], chosen))
+            outputs |= zip(rows, self.check_outputs(outputs_), strict=True)
         return [outputs[row] for row in range(len(prepared))]
 
     def check_outputs(self, outputs: Array) -> Array:
@@ -298,6 +307,16 @@ class Predictor:
             return
         with ThreadPoolExecutor(self.cores) as pool:
             yield from pool.map(prepare, range(len(images)))
+
+
+def join(images: Sequence[Array], model: InferenceModel) -> Array:
+    """Returns a batch [B, ...] of prepared images of the same shape, which is valid until the next call.
+
+    Args:
+        images: Outputs of `Predictor.prepare`.
+        model: Model that receives the batch.
+    """
+    return model.join(images) if isinstance(model, JoiningModel) else np.stack(images)
 
 
 def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel, ModelDescription, int]:

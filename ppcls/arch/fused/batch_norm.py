@@ -25,6 +25,9 @@ from ppcls.arch.kernels.paddle_layers import epsilon_of, momentum_of, running_st
 # Other block sizes, unrolling and cache hints were not faster: the kernels of a step took 14.8 to 20 ms
 # instead of 14.8 ms.
 _THREADS = 512  # threads per block; the same number as THREADS in batch_norm.cu
+# Blocks per multiprocessor of the kernels with running statistics; their registers allow two. The other
+# kernels add up sums of all blocks, which must be few.
+_RUNNING_BLOCKS = 2
 _WIDTH = 16  # vectors of a row per block; a small number, so that many blocks share the last step of a sum
 
 Tail = Literal["none", "relu", "add_relu", "hard_swish", "swish"]
@@ -144,7 +147,8 @@ class _Launcher:
         width = min(columns, _WIDTH)
         height = _THREADS // width
         across = -(-columns // width)
-        down = max(1, min(self._kernels.multiprocessors // across, -(-self._rows // height)))
+        self._most_down = -(-self._rows // height)
+        down = max(1, min(self._kernels.multiprocessors // across, self._most_down))
         self._grid = (across, down)
         self._block = (width, height)
         self._shape = ctypes.c_int(self._rows), ctypes.c_int(columns)
@@ -170,6 +174,8 @@ class _Launcher:
         statistics = norm.weight, norm.bias, *running_statistics(norm)
         operands = map(address, (x, shortcut, output, *statistics))
         epsilon = ctypes.c_float(epsilon_of(norm))
+        across, down = self._grid
+        self._grid = (across, min(_RUNNING_BLOCKS * down, self._most_down))
         self._launch(f"normalize_running_{tail}", *operands, epsilon, _pitch(x))
         return output
 

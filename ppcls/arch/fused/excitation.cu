@@ -1,8 +1,9 @@
 // Squeeze-and-excitation without gradients: the gates of the channels, and their product with the images. This file is
 // appended to vector.cuh. NVRTC receives ACT, the activation between the two layers (a `Tail`).
 
-#define THREADS 256
-#define WARPS (THREADS / 32)
+#define THREADS 256       // of a block that multiplies
+#define GATE_THREADS 1024 // of a block that computes gates; fewer threads would wait for the weights most of the time
+#define WARPS (GATE_THREADS / 32)
 #define MOST_CHANNELS 4096
 #define MOST_SQUEEZED 1024
 #define UNROLL 4 // pixels that a thread loads before it uses them
@@ -11,15 +12,17 @@
 // The gates of an image per block: gate(second(act(first(means)))), where a layer adds a bias to a product with a matrix.
 // `first` is [squeezed, channels], and `second` is [squeezed, channels / 2] pairs, so that adjacent threads read adjacent
 // numbers of both. With a slope, the gate is min(max(slope * x + offset, 0), 1), otherwise the sigmoid function.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(GATE_THREADS)
     gates(const uint4 *means, const uint4 *first, const float *first_bias, const unsigned int *second,
           const float2 *second_bias, unsigned int *gate, int channels, int squeezed, float slope, float offset) {
   __shared__ float mean[MOST_CHANNELS], hidden[MOST_SQUEEZED];
+  __shared__ float2 partial[GATE_THREADS];
   const int thread = threadIdx.x, lane = thread % 32, columns = channels / VECTOR, pairs = channels / 2;
-  for (int i = thread; i < columns; i += THREADS) unpack(means[blockIdx.x * columns + i], mean + i * VECTOR);
+  for (int i = thread; i < columns; i += GATE_THREADS) unpack(means[blockIdx.x * columns + i], mean + i * VECTOR);
   __syncthreads();
   for (int row = thread / 32; row < squeezed; row += WARPS) {
     float sum = 0.f;
+#pragma unroll 4
     for (int i = lane; i < columns; i += 32) {
       float weight[VECTOR];
       unpack(first[row * columns + i], weight);
@@ -31,16 +34,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (lane == 0) hidden[row] = activate<ACT>(sum + first_bias[row]);
   }
   __syncthreads();
-  for (int pair = thread; pair < pairs; pair += THREADS) {
-    float2 sum = second_bias[pair];
+  // Several threads share the rows of a pair if there are fewer pairs than threads.
+  const int parts = pairs < GATE_THREADS ? GATE_THREADS / pairs : 1, part = thread / pairs;
+  for (int begin = 0; begin < pairs; begin += GATE_THREADS) {
+    const int pair = parts > 1 ? thread % pairs : begin + thread;
+    float2 sum = make_float2(0.f, 0.f);
+    if (pair < pairs && (parts == 1 || part < parts))
 #pragma unroll 8
-    for (int row = 0; row < squeezed; ++row) {
-      float low, high;
-      unpack_pair(second[row * pairs + pair], low, high);
-      sum.x += hidden[row] * low;
-      sum.y += hidden[row] * high;
+      for (int row = parts > 1 ? part : 0; row < squeezed; row += parts) {
+        float low, high;
+        unpack_pair(second[row * pairs + pair], low, high);
+        sum.x += hidden[row] * low;
+        sum.y += hidden[row] * high;
+      }
+    __syncthreads();
+    partial[thread] = sum;
+    __syncthreads();
+    if (pair >= pairs || (parts > 1 && part > 0)) continue;
+    for (int i = 1; i < parts; ++i) {
+      sum.x += partial[i * pairs + pair].x;
+      sum.y += partial[i * pairs + pair].y;
     }
-    float value[2] = {sum.x, sum.y};
+    float value[2] = {sum.x + second_bias[pair].x, sum.y + second_bias[pair].y};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float line = slope * value[i] + offset;

@@ -63,7 +63,8 @@ __device__ __forceinline__ uint4 pack(const float *value) {
 // swish.
 enum Tail { NONE, RELU, ADD_RELU, HARD_SWISH, SWISH };
 
-__device__ __forceinline__ float sigmoid(float value) { return 1.f / (1.f + __expf(-value)); }
+// With the fast division, whose error of 2 units in the last place of float32 is small beside that of __expf.
+__device__ __forceinline__ float sigmoid(float value) { return __fdividef(1.f, 1.f + __expf(-value)); }
 
 // Whether ReLU keeps a value. NaN stays NaN.
 __device__ __forceinline__ bool passes_relu(float value) { return !(value <= 0.f); }

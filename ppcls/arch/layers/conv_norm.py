@@ -123,6 +123,10 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         """Returns ``relu(norm(conv(x)) + shortcut)``."""
         return convolve_norm(*self._layers(), x, F.relu, shortcut)
 
+    def add(self, x: Tensor, shortcut: Tensor) -> Tensor:
+        """Returns ``norm(conv(x)) + shortcut``."""
+        return convolve_norm(*self._layers(), x, None, shortcut)
+
     def convolutions_and_norms(self) -> list[tuple[nn.Layer, nn.Layer]]:
         """Returns the convolution and its batch norm, which `ppcls.arch.fused` folds into it."""
         placed, norm = self._layers()

@@ -94,10 +94,12 @@ class InvertedResidual(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to [B, C', H/stride, W/stride]."""
+        *first, last = self.names
         y = x
-        for name in self.names:
+        for name in first:
             y = getattr(self, name)(y)
-        return x + y if self._shortcut else y
+        reduce = getattr(self, last)
+        return reduce.add(y, x) if self._shortcut else reduce(y)
 
 
 class MultiQueryAttention(nn.Layer):  # type: ignore[misc]

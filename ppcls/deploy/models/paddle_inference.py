@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,10 @@ class PaddleInferenceModel:
         self._has_run = False
         self._graphs = PredictorGraphs(self._predictor) if description.needs_gpu and measured() else None
         self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
+
+    def join(self, images: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """See `ppcls.deploy.predictor.JoiningModel`."""
+        return np.stack(images) if self._graphs is None else self._graphs.join(images)
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""

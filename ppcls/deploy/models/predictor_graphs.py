@@ -7,6 +7,7 @@ long as the kernels themselves. A CUDA graph launches all of them with one call.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,10 @@ class PredictorGraphs:
         self._buffer = PinnedBuffer()
         self._runs: Counter[tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[int, ...], _ShapeGraph] = {}
+
+    def join(self, images: Sequence[Array]) -> Array:
+        """See `ppcls.deploy.predictor.JoiningModel`."""
+        return self._buffer.join(images)
 
     def run(self, images: Any) -> Array | None:
         """Returns the outputs for a batch, or None if the caller must run the predictor itself.

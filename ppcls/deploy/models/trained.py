@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,6 +249,10 @@ class TrainedModel:
         """
         self._head = HeadInput(self._model, self._classes, self._weights)
         self._forward = run_model  # a replayed CUDA graph would not call the hook
+
+    def join(self, images: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """See `ppcls.deploy.predictor.JoiningModel`."""
+        return np.stack(images) if self._buffer is None else self._buffer.join(images)
 
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""

@@ -39,7 +39,8 @@ def build(channels: int, squeezed: int, **options: Any) -> SqueezeExcitation:
     layer = SqueezeExcitation(channels, squeezed, data_format="NHWC", **options)
     random = np.random.default_rng(1)
     for parameter in layer.parameters():
-        values = random.standard_normal(parameter.shape) * (2 / np.sqrt(parameter.shape[-1] * channels) + 0.3)
+        inputs = int(np.prod(parameter.shape[1:]))
+        values = random.standard_normal(parameter.shape) * 3 / np.sqrt(inputs)
         parameter.set_value(values.astype("float32"))
     layer.eval()
     return layer
@@ -56,10 +57,14 @@ def fuse_layer(layer: SqueezeExcitation) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("gate", GATES, ids=["sigmoid", "hard_sigmoid", "slope"])
-@pytest.mark.parametrize("act", [F.relu, F.swish])
 @pytest.mark.parametrize(
-    ("shape", "squeezed"), [((2, 7, 7, 8), 2), ((3, 5, 9, 264), 11), ((1, 33, 31, 72), 18)]
+    ("act", "gate"),
+    zip([F.relu, F.swish, F.relu], GATES, strict=True),
+    ids=["sigmoid", "hard_sigmoid", "slope"],
+)
+@pytest.mark.parametrize(
+    ("shape", "squeezed"),
+    [((2, 7, 7, 8), 2), ((3, 5, 9, 264), 11), ((1, 33, 31, 72), 18), ((2, 2, 2, 2176), 40)],
 )
 def test_kernels_compute_the_layer(
     shape: tuple[int, ...], squeezed: int, act: Any, gate: Any, dtype: str

@@ -24,6 +24,7 @@ from ppcls.arch.fused.mean_pool import mean_pool
 _HALF = (paddle.float16, paddle.bfloat16)
 # the same numbers as in excitation.cu
 _THREADS = 256
+_GATE_THREADS = 1024
 _MOST_CHANNELS = 4096
 _MOST_SQUEEZED = 1024
 _WIDTH = 32  # largest number of vectors of a pixel per block
@@ -98,7 +99,7 @@ class FusedExcitation(WeightCopies):
         operands = map(address, (means, *self.get(dtype), gates))
         sizes = ctypes.c_int(channels), ctypes.c_int(squeezed)
         line = map(ctypes.c_float, self._gate)
-        program.launch("gates", (batch, 1), (_THREADS, 1), *operands, *sizes, *line)
+        program.launch("gates", (batch, 1), (_GATE_THREADS, 1), *operands, *sizes, *line)
         y = paddle.empty_like(x)
         columns = channels // vector_length(dtype)
         across = min(columns, _WIDTH)
