@@ -155,9 +155,7 @@ def _left_out(table: dict[str, str], name: str) -> Hint | None:
 
 def _read_hint(template: str, values: Sequence[str]) -> Hint:
     """Returns a hint, with the user's values in the place of the values of the template."""
-    from ppcls.zoo import read_table
-
-    tables = read_table(_FILE)["values"]
+    tables = _read_tables()["values"]
 
     def translate(found: re.Match[str]) -> str:
         if found["table"] == _ONE_MINUS:
@@ -190,11 +188,18 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_table(command: str) -> dict[str, str]:
-    """Returns the hint for each option of other tools, by its name without dashes in front."""
+@functools.cache
+def _read_tables() -> dict[str, Any]:
+    """Returns the content of the file of hints."""
     from ppcls.zoo import read_table
 
-    rows: dict[str, str] = read_table(_FILE).get(command) or {}
+    return read_table(_FILE)
+
+
+@functools.cache
+def _read_table(command: str) -> dict[str, str]:
+    """Returns the hint for each option of other tools, by its name without dashes in front."""
+    rows: dict[str, str] = _read_tables().get(command) or {}
     return {name: template for names, template in rows.items() for name in names.split()}
 
 
