@@ -121,7 +121,8 @@ def test_train_writes_all_documented_files(
 def test_train_improves_a_real_network(
     make_config: Callable[..., Config], cpu: Runtime, tmp_path: Path
 ) -> None:
-    run(make_config(Arch__name="ResNet18", Global__epochs=4, Optimizer__lr__learning_rate=0.01), cpu)
+    arch = {"name": "WideResNet", "depth": 10, "widen_factor": 1, "class_num": 4}
+    run(make_config(Arch=arch, Global__epochs=4, Optimizer__lr__learning_rate=0.05), cpu)
     records = read_records(tmp_path / "run" / "metrics.jsonl")
     shares = [each.metrics["top1"] for each in records if isinstance(each, StepRecord) and each.epoch > 2]
     assert np.mean(shares) > 0.5  # of four classes, of which guesses hit a quarter
