@@ -121,6 +121,7 @@ def test_two_ranks_with_recorded_steps_train_as_one(make_yaml: Callable[..., Pat
     check_equal_weights(tmp_path / "one", tmp_path / "two", 2e-6)
 
 
+@pytest.mark.slow  # test_resume.py resumes with another batch size, which has the same effect on the order
 def test_resume_with_another_number_of_ranks_continues_the_epochs(
     make_yaml: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -150,7 +150,7 @@ def test_signal_to_one_rank_stops_all_at_the_same_update(
     """On GPUs, gradients go by NCCL, and what ranks heard by gloo."""
     if device == "gpu" and paddle.device.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    changes = {**COMMON, "Global__epochs": 100_000, "Global__device": device}
+    changes = {**COMMON, "Global__epochs": 100_000, "Global__device": device, "Global__use_dali": False}
     run = Running(make_yaml("run", **changes), tmp_path / "notes", 2)
     run.until(lambda: run.lines("saved", 1))
     run.signal(signal.SIGUSR1, 0)  # saves and continues

@@ -67,9 +67,11 @@ def test_values_shared_by_recipes_are_not_changed_by_a_run() -> None:
     ("path", "level"),
     [
         ("ppcls/configs/ImageNet/ResNet/ResNet50.yaml", None),
-        ("./ppcls/configs/ImageNet/ResNet/ResNet50.yaml", None),
+        pytest.param("./ppcls/configs/ImageNet/ResNet/ResNet50.yaml", None, marks=pytest.mark.slow),
         ("./ppcls/configs/ImageNet/ResNet/ResNet50_fp16_dygraph.yaml", "O1"),
-        ("ppcls/configs/ImageNet/ResNet/ResNet50_amp_O2_ultra.yaml", "O2"),
+        pytest.param(
+            "ppcls/configs/ImageNet/ResNet/ResNet50_amp_O2_ultra.yaml", "O2", marks=pytest.mark.slow
+        ),
     ],
 )
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ print(json.dumps(found))
     assert json_output(run_code(code, json.dumps(list(expected)), **variables)) == [expected]
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("device", ["auto", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_invalid_variable_is_one_line_on_the_command_line(
     make_yaml: Callable[..., Path], device: str
 ) -> None:

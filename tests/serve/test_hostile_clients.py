@@ -191,7 +191,7 @@ def test_connections_without_tls_handshake_neither_block_others_nor_fill_the_log
         assert "more than 10 connections from one address: new connections are closed" in line
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("log_format", [pytest.param("text", marks=pytest.mark.slow), "json"])
 def test_standard_error_that_nobody_reads_stops_neither_requests_nor_sigterm(
     log_format: str, exported: Path, tmp_path: Path
 ) -> None:

@@ -111,7 +111,10 @@ def outputs(model: nn.Layer, image: Tensor) -> np.ndarray[Any, Any]:
     return values
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",  # The layers of ResNet50_vd are those of the next network and those of ResNet18.
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "ResNet50_vd")) for name in MODELS],
+)
 def test_folded_network_computes_the_same(
     name: str, calls: list[Tensor], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -375,8 +375,8 @@ def _logits_and_gradients(model: nn.Layer, image: Tensor) -> tuple[NDArray[Any],
     ("name", "side"),
     [
         ("ResNet18", 64),
-        pytest.param("ResNet50_vd", 64, marks=pytest.mark.slow),  # as ResNet18, and as ResNeXt50
-        ("ResNeXt50_32x4d", 64),
+        # Their layers are those of ResNet18, and convolutions with groups, which are also tested alone.
+        *(pytest.param(name, 64, marks=pytest.mark.slow) for name in ("ResNet50_vd", "ResNeXt50_32x4d")),
         ("MobileNetV3_small_x1_0", 64),
         ("EfficientNetB0_small", 64),
         ("DeiT_tiny_patch16_224", 224),
