@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 from loader_conformance import TRAIN
+from pydantic import TypeAdapter
 from s3_server import BUCKET, s3_server
 from small_tree import small_tree
 
 from ppcls import Classifier, Predictor
 from ppcls.api import evaluate, fit
+from ppcls.arch.build import build_model
+from ppcls.arch.distillation_model import AnyArch
 from ppcls.cli.arguments.training import set_val_split
 from ppcls.cli.main import main
 from ppcls.data.index.image_lists import ImageNetDataset
 from ppcls.data.index.records import WebDataset
 from ppcls.data.records.formats import FORMATS
 from ppcls.data.records.shard import ImageRecord
+from ppcls.engine.core.networks import build_distilling, build_network, join_beside
+from ppcls.engine.evaluation.labels import compare_teachers
 from ppcls.errors import UserError
 from ppcls.files import LogWriter, objects
 from ppcls.files.objects import Objects
 from ppcls.recipe.load import load_config
 from ppcls.storage.models import model_path
+from ppcls.weights.files import write_arrays
 
 MODEL = f"s3://{BUCKET}/model"
 DATA = f"s3://{BUCKET}/data"
@@ -76,6 +82,53 @@ def test_training_names_the_address_of_its_weights(
     Objects(MODEL).write(name, b"damaged")
     config = load_config(small_tree(images, tmp_path / "run"), {key: f"{MODEL}/{name}"})
     assert error_of(lambda: fit(config), home).startswith(f"{MODEL}/{name}:")
+
+
+def plain(**keys: Any) -> dict[str, Any]:
+    return {"name": "ResNet18", "class_num": 4, **keys}
+
+
+PARTS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "backbone": lambda url: {
+        "name": "RecModel",
+        "Backbone": {"name": "ResNet18", "class_num": 4, "pretrained": url},
+    },
+    "teacher": lambda url: {
+        "name": "DistillationModel",
+        "freeze_params_list": [True, False],
+        "models": [{"Teacher": plain(pretrained=url)}, {"Student": plain()}],
+    },
+    "peer": lambda url: {
+        "name": "DistillationModel",
+        "models": [{"Peer": plain(pretrained=url)}, {"Student": plain()}],
+    },
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_weights_of_a_part_are_read_from_an_address(part: str, tmp_path: Path, home: Path) -> None:
+    url = f"{MODEL}/weights.safetensors"
+    arch = TypeAdapter(AnyArch).validate_python(PARTS[part](url))
+
+    def load() -> Any:
+        if part == "backbone":
+            return build_network(arch, pretrained=True)
+        student = build_network(arch.inferred)
+        join_beside(student, arch, ())
+        return build_distilling(student, arch, (), None, "cpu")
+
+    write_arrays(tmp_path / "weights.safetensors", build_model("ResNet18", 4).state_dict())
+    Objects(MODEL).upload(tmp_path / "weights.safetensors", "weights.safetensors")
+    load()
+    Objects(MODEL).write("weights.safetensors", b"damaged")
+    assert error_of(load, home).startswith(f"{url}:")
+
+
+def test_classes_of_a_teacher_are_read_from_its_address(home: Path) -> None:
+    Objects(MODEL).write("label_list.txt", b"0 ant\n1 bee\n")
+    assert compare_teachers({"Teacher": MODEL}, ["ant", "bee"]) == []
+    error = error_of(lambda: compare_teachers({"Teacher": MODEL}, ["bee", "cat"]), home)
+    assert f"Teacher ({MODEL}) has other labels than the training images" in error
 
 
 def test_evaluation_names_the_address_of_its_weights(images: Path, tmp_path: Path, home: Path) -> None:

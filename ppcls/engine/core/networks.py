@@ -14,7 +14,9 @@ from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerEr
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.core.settings import AMP
 from ppcls.errors import UserError
+from ppcls.files.urls import naming_addresses
 from ppcls.loss.base import Loss, learned_losses
+from ppcls.storage.models import weights_path
 from ppcls.weights.files import Arrays, fill_model, read_weights, start_from
 
 Losses = Sequence[Loss]
@@ -29,8 +31,14 @@ def build_network(arch: AnyArch, pretrained: bool = False) -> nn.Layer:
     return arch.build(_load_backbone if pretrained else None)
 
 
+@naming_addresses()
+def _read(source: str) -> Arrays:
+    """Reads weights that the config names by a path, a name or an address."""
+    return read_weights(weights_path(source))
+
+
 def _load_backbone(backbone: nn.Layer, source: str) -> None:
-    start_from(backbone, read_weights(Path(source)), source)
+    start_from(backbone, _read(source), source)
 
 
 def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
@@ -46,7 +54,7 @@ def join_beside(student: nn.Layer, arch: AnyArch, losses: Losses) -> None:
         peer = build_network(arch.members[name], pretrained=True)
         source = arch.initial_weights(name)
         if source is not None:
-            start_from(peer, read_weights(Path(source)), source)
+            start_from(peer, _read(source), source)
         beside[name] = peer
     learned = learned_losses(losses)
     for name, loss in learned.items():
@@ -87,7 +95,7 @@ def build_distilling(
         models[name] = build_network(arch.members[name])
         source = arch.initial_weights(name)
         assert source is not None  # checked by the config
-        fill_model(models[name], read_weights(Path(source)), source)
+        fill_model(models[name], _read(source), source)
         precision = build_precision(amp, device)
         precision.prepare(models[name], None)
         contexts[name] = precision.evaluation

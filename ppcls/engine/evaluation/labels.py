@@ -26,6 +26,7 @@ from ppcls.data.section import DataLoader, Split
 from ppcls.engine.evaluation.stored_names import find_label_list
 from ppcls.errors import UserError
 from ppcls.files import print_error
+from ppcls.storage.models import weights_path
 
 _RENAMED = (
     "; if they are other names of the same classes, list them in the order of the labels in "
@@ -165,7 +166,8 @@ def compare_teachers(teachers: Mapping[str, str], names: Sequence[str]) -> list[
     """
     notes = []
     for teacher, weights in teachers.items():
-        listing = find_label_list(Path(weights)) if Path(weights).exists() else None
+        path = weights_path(weights)
+        listing = find_label_list(path) if path.exists() else None
         if listing is None or not names:
             continue
         if changes := describe_other_classes(listing, names):
