@@ -15,7 +15,7 @@ from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-NAMES = ("wrn", "resnet18", "fast", "vit", "convnext")
+NAMES = ("wrn", "wrn28", "resnet18", "fast", "vit", "convnext")
 
 
 def load(folder: Path, name: str, *changes: str) -> Config:
