@@ -2,8 +2,8 @@
 // receives KERNEL, the side of the kernel, STRIDE (1 or 2), WIDTH, the number of threads that process adjacent channels,
 // and TAIL, the activation of the outputs (a `Tail`, NONE for training).
 //
-// A thread processes two channels. It keeps their weights, or the sums of their gradients, in registers, and computes
-// strips of COLUMNS adjacent pixels of a row. Images are arrays of pairs of channels, [batch, height, width, pairs].
+// A thread processes two channels. It keeps the weights of small kernels, or the sums of their gradients, in registers, and
+// computes strips of COLUMNS adjacent pixels of a row. Images are arrays of pairs of channels, [batch, height, width, pairs].
 // Weights are [KERNEL * KERNEL, channels] float32.
 
 #define THREADS 128
@@ -61,35 +61,66 @@ __device__ __forceinline__ void load_weights(float2 (&weight)[KERNEL * KERNEL], 
     weight[i] = reinterpret_cast<const float2 *>(weights)[(flipped ? KERNEL * KERNEL - 1 - i : i) * pairs + pair];
 }
 
-// y = activation of the convolution of x. With flipped weights and a stride of 1, and no activation, this is also the gradient of the
-// input.
+// Loads the pixels of a strip that a row of the kernel reads; zeros outside the image.
+__device__ __forceinline__ void load_row(Pair (&pixel)[INPUTS], const Pair *image, int row, int first, int height,
+                                         int width, int pairs) {
+  const bool inside = row >= 0 && row < height;
+  const Pair *source = image + ((long long)row * width + first) * pairs;
+#pragma unroll
+  for (int i = 0; i < INPUTS; ++i)
+    pixel[i] = inside && first + i >= 0 && first + i < width ? source[i * pairs] : zeros();
+}
+
+// y = activation of the convolution of x. With flipped weights and a stride of 1, and no activation, this is also the
+// gradient of the input.
 extern "C" __global__ void __launch_bounds__(THREADS)
     depthwise(const Pair *x, const float *weights, const float *bias, Pair *y, int batch, int height, int width,
               int out_height, int out_width, int pairs, int top, int left, int flipped) {
   const int pair = own_pair(), strips = (out_width + COLUMNS - 1) / COLUMNS, items = batch * out_height * strips;
+#if KERNEL > 3
+  // In registers, the weights of larger kernels would leave room for three blocks per multiprocessor only.
+  __shared__ float2 shared[KERNEL * KERNEL * WIDTH];
+  for (int i = threadIdx.x; i < KERNEL * KERNEL * WIDTH; i += THREADS) {
+    const int tap = i / WIDTH, other = blockIdx.x * WIDTH + i % WIDTH;
+    const int source = flipped ? KERNEL * KERNEL - 1 - tap : tap;
+    if (other < pairs) shared[i] = reinterpret_cast<const float2 *>(weights)[source * pairs + other];
+  }
+  __syncthreads();
+  const float2 *weight = shared + threadIdx.x % WIDTH;
+  const int step = WIDTH;
   if (pair >= pairs) return;
-  float2 weight[KERNEL * KERNEL], start = make_float2(0.f, 0.f);
+#else
+  if (pair >= pairs) return;
+  float2 weight[KERNEL * KERNEL];
   load_weights(weight, weights, pair, pairs, flipped);
+  const int step = 1;
+#endif
+  float2 start = make_float2(0.f, 0.f);
   if (bias) start = reinterpret_cast<const float2 *>(bias)[pair];
   for (int item = first_item(); item < items; item += next_item()) {
     const Place at = place(item, out_height, strips, COLUMNS);
+    const Pair *image = x + (long long)at.image * height * width * pairs + pair;
+    const int row = at.row * STRIDE - top, column = at.column * STRIDE - left;
     float2 sum[COLUMNS];
 #pragma unroll
     for (int i = 0; i < COLUMNS; ++i) sum[i] = start;
+    Pair next[INPUTS]; // of the next row, which is loaded while this one is multiplied
+    load_row(next, image, row, column, height, width, pairs);
 #pragma unroll
     for (int i = 0; i < KERNEL; ++i) {
-      const int row = at.row * STRIDE + i - top;
-      if (row < 0 || row >= height) continue;
       float2 pixel[INPUTS];
-      load_pixels(pixel, x + ((long long)(at.image * height + row) * width) * pairs + pair, at.column * STRIDE - left,
-                  width, pairs);
 #pragma unroll
-      for (int j = 0; j < KERNEL; ++j)
+      for (int j = 0; j < INPUTS; ++j) pixel[j] = to_floats(next[j]);
+      if (i + 1 < KERNEL) load_row(next, image, row + i + 1, column, height, width, pairs);
+#pragma unroll
+      for (int j = 0; j < KERNEL; ++j) {
+        const float2 factor = weight[(i * KERNEL + j) * step];
 #pragma unroll
         for (int k = 0; k < COLUMNS; ++k) {
-          sum[k].x += pixel[k * STRIDE + j].x * weight[i * KERNEL + j].x;
-          sum[k].y += pixel[k * STRIDE + j].y * weight[i * KERNEL + j].y;
+          sum[k].x += pixel[k * STRIDE + j].x * factor.x;
+          sum[k].y += pixel[k * STRIDE + j].y * factor.y;
         }
+      }
     }
     Pair *output = y + ((long long)(at.image * out_height + at.row) * out_width + at.column) * pairs + pair;
 #pragma unroll
