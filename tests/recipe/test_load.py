@@ -6,7 +6,6 @@ import contextlib
 import copy
 import os
 import re
-import runpy
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from example_source import register_example_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddleclas_trees import piecewise
@@ -31,7 +31,7 @@ from ppcls.recipe.load import dump_config, load_config, validate
 from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 
-runpy.run_path(str(ROOT / "examples/python_source.py"))  # registers the source that its config names
+register_example_source()
 SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])
 SHIPPED.remove(ROOT / "examples" / "tune.yaml")  # a search space, not a config
 SHIPPED.remove(ROOT / "examples" / "custom_parts.yaml")  # adds to the registries; see tests/test_examples.py

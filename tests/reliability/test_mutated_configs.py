@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from example_source import register_example_source
 from figures import Figure
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,12 +20,10 @@ from small_tree import small_tree
 
 from ppcls.recipe.load import dump_config, load_config, validate
 from ppcls.recipe.schema import Config
-from ppcls.registry import SOURCES
 
 pytestmark = pytest.mark.hostile
 
-if "training shapes" not in SOURCES:  # what its config names; another test file may have registered it
-    runpy.run_path(str(ROOT / "examples/python_source.py"))
+register_example_source()
 SHIPPED = sorted([*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")])
 SHIPPED.remove(ROOT / "examples" / "custom_parts.yaml")  # imports a module
 TEXTS = [
