@@ -124,7 +124,9 @@ def test_kernels_keep_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"act": F.tanh}, {"gate": F.tanh}, {"gate": partial(F.hardsigmoid, name="gate")}], ids=str
+    "options",
+    [{"act": F.tanh}, {"gate": F.tanh}, {"gate": partial(F.hardsigmoid, name="gate")}],
+    ids=["activation", "gate", "keyword"],
 )
 def test_layers_with_other_functions_do_not_change(options: Any) -> None:
     layer = build(16, 4, **options)
