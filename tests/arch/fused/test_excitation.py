@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from cuda_emulation import emulate_gpu
-from paddle import Tensor
+from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
@@ -18,7 +18,7 @@ from ppcls.arch.fused.blocks import excitation
 from ppcls.arch.fused.blocks.excitation import FusedExcitation, fuse_excitations
 from ppcls.arch.fused.folded import constant_weights
 from ppcls.arch.fused.layers import fuse
-from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
+from ppcls.arch.layers.squeeze_excitation import LinearSqueezeExcitation, SqueezeExcitation
 
 GATES = [F.sigmoid, F.hardsigmoid, partial(F.hardsigmoid, slope=0.2, offset=0.5)]
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
@@ -51,7 +51,7 @@ def run(layer: SqueezeExcitation, x: Tensor) -> Tensor:
         return layer(x)
 
 
-def fuse_layer(layer: SqueezeExcitation) -> None:
+def fuse_layer(layer: nn.Layer) -> None:
     fuse(layer)
     fuse_excitations(layer)
 
@@ -130,5 +130,48 @@ def test_kernels_keep_nan() -> None:
 )
 def test_layers_with_other_functions_do_not_change(options: Any) -> None:
     layer = build(16, 4, **options)
+    fuse_layer(layer)
+    assert "folded" not in vars(layer)
+
+
+class GroupedExcitation(SqueezeExcitation):
+    """A user's layer, whose convolutions are not products with one matrix."""
+
+    @staticmethod
+    def convolution(in_channels: int, out_channels: int, data_format: Any) -> nn.Layer:
+        return nn.Conv2D(in_channels, out_channels, 1, groups=2, data_format=data_format)
+
+
+class NormalizedExcitation(SqueezeExcitation):
+    """A user's layer, whose convolutions are not all that follows the mean."""
+
+    @staticmethod
+    def convolution(in_channels: int, out_channels: int, data_format: Any) -> nn.Layer:
+        convolution = nn.Conv2D(in_channels, out_channels, 1, data_format=data_format)
+        return nn.Sequential(convolution, nn.BatchNorm2D(out_channels, data_format=data_format))
+
+
+class NamedExcitation(nn.Layer):  # type: ignore[misc]
+    """A user's layer, which has a name of `SqueezeExcitation` by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.excitation = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * F.sigmoid(self.excitation(x.mean([1, 2], keepdim=True)))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LinearSqueezeExcitation(16, 4, data_format="NHWC"),
+        GroupedExcitation(16, 4, data_format="NHWC"),
+        NormalizedExcitation(16, 4, data_format="NHWC"),
+        NamedExcitation(),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_other_layers_do_not_change(layer: nn.Layer) -> None:
     fuse_layer(layer)
     assert "folded" not in vars(layer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import paddle
 from paddle import Tensor, nn
@@ -20,6 +20,8 @@ from ppcls.arch.fused.batch_norm import TAILS
 from ppcls.arch.fused.cuda import address, contiguous, fills_vectors, kernels, vector_length
 from ppcls.arch.fused.folded import WeightCopies
 from ppcls.arch.fused.mean_pool import mean_pool
+from ppcls.arch.kernels.paddle_layers import groups_of
+from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
 _HALF = (paddle.float16, paddle.bfloat16)
 # the same numbers as in excitation.cu
@@ -33,22 +35,14 @@ _SLOPE = 1 / 6  # Paddle's default of hard sigmoid
 _OFFSET = 0.5
 
 
-class Excitation(Protocol):
-    """A layer that multiplies each channel by a gate."""
-
-    def excitation(self) -> tuple[nn.Layer, Callable[..., Tensor], nn.Layer, Callable[..., Tensor]]:
-        """Returns the two 1x1 convolutions, each with the activation after it."""
-        ...
-
-
 def fuse_excitations(model: nn.Layer) -> None:
-    """Makes the NHWC layers of a model that have a method ``excitation`` use the kernels.
+    """Makes the NHWC layers `SqueezeExcitation` of a model use the kernels.
 
     They are used within `ppcls.arch.fused.folded.constant_weights`, if the mean of all pixels uses its
-    kernel.
+    kernel. Other layers, such as `LinearSqueezeExcitation`, do not change.
     """
     for layer in model.sublayers(include_self=True):
-        if getattr(layer, "excitation", None) is not None and "forward" in vars(layer.avg_pool):
+        if isinstance(layer, SqueezeExcitation) and "forward" in vars(layer.avg_pool):
             kernel = FusedExcitation(layer)
             if kernel.known:
                 layer.folded = kernel
@@ -58,22 +52,20 @@ class FusedExcitation(WeightCopies):
     """The kernels of a squeeze-and-excitation.
 
     Args:
-        layer: See `Excitation`.
+        layer: Layer that the kernels compute.
 
     Attributes:
         known: Whether the kernels have its layers and activations.
     """
 
-    def __init__(self, layer: Excitation) -> None:
+    def __init__(self, layer: SqueezeExcitation) -> None:
         super().__init__()
         first, act, second, gate = layer.excitation()
         self._first = _inner(first)
         self._second = _inner(second)
         self._act = TAILS.get(act)
         self._gate = _find_gate(gate)
-        plain = all(
-            type(layer) is nn.Conv2D and layer.bias is not None for layer in (self._first, self._second)
-        )
+        plain = _is_plain(self._first) and _is_plain(self._second)
         self.known = plain and self._act not in (None, "none", "add_relu") and self._gate is not None
 
     def supports(self, x: Tensor) -> bool:
@@ -120,8 +112,16 @@ class FusedExcitation(WeightCopies):
 
 
 def _inner(layer: nn.Layer) -> nn.Layer:
-    """Returns the layer itself, or the one that it contains, as in EfficientNet."""
-    return next(inner for inner in layer.sublayers(include_self=True) if not inner.sublayers())
+    """Returns the layer itself, or the only one that it contains, as in EfficientNet."""
+    inner = layer.sublayers()
+    return inner[0] if len(inner) == 1 else layer
+
+
+def _is_plain(layer: nn.Layer) -> bool:
+    """Returns whether a layer is a convolution with a bias that multiplies each pixel by one matrix."""
+    if type(layer) is not nn.Conv2D or layer.bias is None:
+        return False
+    return layer.weight.shape[2:] == [1, 1] and groups_of(layer) == 1
 
 
 def _find_gate(gate: Callable[..., Tensor]) -> tuple[float, float] | None:
