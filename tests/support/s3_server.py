@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import botocore.session
+import certifi
 import pytest
 from botocore.loaders import create_loader
 from fault_proxy import Answer, FaultProxy, fault_proxy
@@ -38,7 +39,12 @@ def s3_server(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FaultProx
         monkeypatch: Sets the address and the credentials of the server.
         home: Folder for copies of objects.
     """
+    home.mkdir(parents=True, exist_ok=True)
+    first, end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+    (home / "certificates.pem").write_text(first + end, encoding="utf-8")
     for name, value in {
+        # Each connection reads all known certificates, although it is one of HTTP. One is enough.
+        "AWS_CA_BUNDLE": str(home / "certificates.pem"),
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
