@@ -46,7 +46,6 @@ def test_run_resumed_from_any_step_ends_with_the_same_bits(
         "Global__save_steps": 1,
         "Arch__name": arch,
         "EMA__decay": 0.9,
-        "DataLoader__Train__sampler__batch_size": 4 if arch == "Net" else 8,
     }
     whole, kept = Checkpoints.save, dict[int, Path]()
 

@@ -14,7 +14,7 @@ import paddle
 import pytest
 import yaml
 from onnx import TensorProto, helper
-from small_classifier import config_tree, write_config, write_image
+from small_classifier import arch_tree, config_tree, write_config, write_image
 from tensorrt_operators import unsupported
 
 from benchmarks.infer.requests import find_models, make_candidates
@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A small network with random weights, and images for calibration and evaluation; one is damaged."""
     folder = tmp_path_factory.mktemp("precision")
     paddle.seed(3)
-    model = build_model("PPLCNet_x0_25", 3)
+    model = build_model(**arch_tree(), class_num=3)
     model.train()
     model(paddle.randn([8, 3, 32, 32]))
     write_arrays(folder / "model.safetensors", model.state_dict())
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "broken.png").write_bytes(b"no image")
     names = [*(f"{number}.png" for number in range(IMAGES)), "broken.png"]
     (folder / "list.txt").write_text("".join(f"{name} {row % 3}\n" for row, name in enumerate(names)))
-    tree = config_tree(folder / "model.safetensors", None, name="PPLCNet_x0_25")
+    tree = config_tree(folder / "model.safetensors", None)
     split = {
         "dataset": {
             "name": "ImageNetDataset",
@@ -151,7 +151,7 @@ def test_int8_export_predicts_by_onnxruntime(quantized: Path, capsys: pytest.Cap
     printed = capsys.readouterr()
     assert len(json.loads(printed.out)["scores"]) == 2
     engine = f"ONNX Runtime {onnxruntime.__version__} (CPU, int8)"
-    assert printed.err == f"[Infer] PPLCNet_x0_25 by {engine}\n"
+    assert printed.err == f"[Infer] WideResNet by {engine}\n"
 
 
 def test_benchmark_of_int8_model_names_its_precision(quantized: Path) -> None:
@@ -233,7 +233,7 @@ def check_prediction(model: Path, engine: str, capsys: pytest.CaptureFixture[str
     assert infer(["--model", str(model), "--json", str(image), "-o", f"Global.device={device}"]) == 0
     printed = capsys.readouterr()
     assert len(json.loads(printed.out)["scores"]) == 2
-    assert f"[Infer] PPLCNet_x0_25 by Paddle Inference {paddle.__version__} ({engine})" in printed.err
+    assert f"[Infer] WideResNet by Paddle Inference {paddle.__version__} ({engine})" in printed.err
 
 
 def test_export_without_evaluation_images_compares_random_ones(
@@ -308,7 +308,7 @@ def test_quantize_with_a_full_temporary_folder_is_an_error(tmp_path: Path, train
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(model) // 2, before[1]))
         with pytest.raises(UserError, match=r"may not fit; set TMPDIR to a folder on another disk"):
-            quantize(file, "PPLCNet_x0_25", "x", images, "minmax")
+            quantize(file, "WideResNet", "x", images, "minmax")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert file.read_bytes() == model
@@ -333,7 +333,7 @@ def test_export_that_loses_accuracy_is_not_written(
 ) -> None:
     monkeypatch.setattr(export_module, "compare_accuracy", lambda *_: comparison(0.9, 0.89))
     assert run_export(tmp_path, trained, "--precision", "float16", "--max-accuracy-loss", "0.9") == 2
-    assert "float16 PPLCNet_x0_25 loses 1.00 percentage points of accuracy" in capsys.readouterr().err
+    assert "float16 WideResNet loses 1.00 percentage points of accuracy" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 

@@ -11,7 +11,7 @@ import paddle
 import pytest
 from paddle import nn, optimizer
 from recording import Notes
-from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, make_state
+from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, build_net, content, make_state
 
 from ppcls.data.loaders.batch import Batch
 from ppcls.data.sampling.epoch_samplers import ShuffledSampler
@@ -35,7 +35,7 @@ from ppcls.optimizer.name_rules import factors, freeze
 from ppcls.optimizer.state import changed_by_step, master_weights
 from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
-from ppcls.registry import OPTIMIZERS
+from ppcls.registry import ARCHITECTURES, OPTIMIZERS
 from ppcls.runtime.progress import Progress
 from ppcls.runtime.start import Runtime
 
@@ -222,12 +222,13 @@ def test_whole_run_replays_its_steps(
     folders = [tmp_path / name for name in ("plain", "recorded")]
     for folder in folders:
         folder.mkdir()
-    plain = content(run(make_config("plain"), cpu, folders[0]).model)
+    monkeypatch.setitem(ARCHITECTURES._entries, "Small", build_net)
+    plain = content(run(make_config("plain", Arch__name="Small"), cpu, folders[0]).model)
     monkeypatch.setattr(Again, "replays", 0)
     monkeypatch.setattr(
         "ppcls.engine.execution.choose_step", lambda state, *_: (GraphedStep(state, Again), "steps: recorded")
     )
-    assert_equal(content(run(make_config("recorded"), cpu, folders[1]).model), plain)
+    assert_equal(content(run(make_config("recorded", Arch__name="Small"), cpu, folders[1]).model), plain)
     # Five batches after the eager updates: forward pass, backward pass, update. Then two of evaluation.
     assert Again.replays == 3 * 5 + 2
 
