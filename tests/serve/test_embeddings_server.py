@@ -79,7 +79,7 @@ def test_search_returns_the_nearest_images_of_the_index(
 def test_page_shows_the_first_values(embedding_server: Running, images: list[bytes]) -> None:
     with opened_server(embedding_server) as page:
         page.locator("#model:not(:empty)").wait_for()
-        assert page.locator("#model").inner_text().startswith("MobileNetV3_small_x0_35, embeddings; images")
+        assert page.locator("#model").inner_text().startswith("WideResNet, embeddings; images")
         page.locator("#file").set_input_files({"name": "a", "mimeType": "image/png", "buffer": images[0]})
         shown = page.locator("article p", has_text="Embedding: ")
         shown.wait_for()

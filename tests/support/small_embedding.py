@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from small_classifier import config_tree
+from small_classifier import arch_tree, config_tree
 
 from ppcls.engine.core.networks import build_network
 from ppcls.recipe.load import validate
 from ppcls.weights.files import write_arrays
 
 SIZE = 6
+FEATURES = 64  # of the backbone
 
 
 def embedding_tree(weights: Path) -> dict[str, Any]:
@@ -21,8 +22,8 @@ def embedding_tree(weights: Path) -> dict[str, Any]:
     tree["Global"]["eval_mode"] = "retrieval"
     tree["Arch"] = {
         "name": "RecModel",
-        "Backbone": {"name": "MobileNetV3_small_x0_35"},
-        "Neck": {"name": "FC", "embedding_size": 1280, "class_num": SIZE},
+        "Backbone": arch_tree(),
+        "Neck": {"name": "FC", "embedding_size": FEATURES, "class_num": SIZE},
         "Head": {"name": "ArcMargin", "embedding_size": SIZE, "class_num": 3},
     }
     tree["Metric"]["Eval"] = [{"Recallk": {"topk": 1}}]
