@@ -21,8 +21,8 @@ from small_classifier import (
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("model")
-    weights = write_weights(folder / "model.safetensors", "MobileNetV3_small_x0_35")
-    return config_tree(weights, write_names(folder / "names.txt"), name="MobileNetV3_small_x0_35")
+    weights = write_weights(folder / "model.safetensors")
+    return config_tree(weights, write_names(folder / "names.txt"))
 
 
 @pytest.fixture(scope="session")

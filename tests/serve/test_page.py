@@ -24,7 +24,7 @@ def test_page_shows_classes_in_order_and_errors_in_plain_words(server: Running, 
     with opened_server(server, ("/", "/health", "/predict", "/explain")) as page:
         page.locator("#model:not(:empty)").wait_for()
         model = page.locator("#model").inner_text()
-        assert model.startswith("MobileNetV3_small_x0_35, 3 classes; images of up to")
+        assert model.startswith("WideResNet, 3 classes; images of up to")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
         page.locator("#file").set_input_files(
             {"name": "a<b>.png", "mimeType": "image/png", "buffer": images[0]}

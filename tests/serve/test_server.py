@@ -141,9 +141,9 @@ def test_bad_images_are_named_with_the_reason(server: Running, images: list[byte
         ("GET", "/../../../../etc/passwd", {}, 404, "Not Found"),
         ("GET", "/%2e%2e/%2e%2e/etc/passwd", {}, 404, "Not Found"),
         ("GET", "/redoc", {}, 404, "Not Found"),
-        ("POST", "/predict?model=x", {"files": {"a": b"x"}}, 404, "model: expected one of MobileNetV3_small"),
+        ("POST", "/predict?model=x", {"files": {"a": b"x"}}, 404, "model: expected one of WideResNet"),
         ("PUT", "/models/x", {}, 403, "this server cannot load models; start it with"),
-        ("DELETE", "/models/MobileNetV3_small_x0_35", {}, 403, "this server cannot unload models"),
+        ("DELETE", "/models/WideResNet", {}, 403, "this server cannot unload models"),
     ],
 )
 def test_invalid_requests_are_explained(
@@ -243,7 +243,7 @@ def test_health_and_metrics_report_requests_and_errors(server: Running, images: 
         described = client.get("/openapi.json").json()
     assert about == {
         "status": "ok",
-        "model": "MobileNetV3_small_x0_35",
+        "model": "WideResNet",
         "classes": 3,
         "heat_maps": True,
         "max_bytes": 52_428,
@@ -258,7 +258,7 @@ def test_health_and_metrics_report_requests_and_errors(server: Running, images: 
     grown = {name: after[name] - before.get(name, 0) for name in after}
     assert grown['ppcls_requests_total{status="200"}'] == 1
     assert grown['ppcls_requests_total{status="422"}'] == 1
-    model = '{model="MobileNetV3_small_x0_35"}'
+    model = '{model="WideResNet"}'
     for name in ("images_total", "batch_images_sum", "queue_seconds_count"):
         assert grown[f"ppcls_{name}{model}"] == 3, name
     assert grown[f"ppcls_preparation_seconds_count{model}"] == 4, "the bad image is counted too"

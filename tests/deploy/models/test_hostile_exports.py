@@ -25,7 +25,7 @@ TWO_CLASSES: dict[str, Any] = {
 
 @pytest.fixture(scope="module", params=["onnx", "paddle"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_model(tmp_path_factory.mktemp("model"), request.param, "MobileNetV3_small_x0_35")
+    return export_model(tmp_path_factory.mktemp("model"), request.param)
 
 
 def changed(exported: Path, folder: Path, sections: dict[str, Any]) -> Path:

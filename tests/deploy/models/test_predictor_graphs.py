@@ -87,7 +87,7 @@ def test_model_that_cannot_be_captured_runs_operator_by_operator(
 
 
 def test_model_for_gpus_is_rejected_on_a_cpu(tmp_path: Path) -> None:
-    folder = export_model(tmp_path, "cpu")
+    folder = export_model(tmp_path, "cpu", name="WideResNet")
     file = folder / "inference.yml"
     tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     tree["Export"] |= {"precision": "float16", "device": "gpu"}
