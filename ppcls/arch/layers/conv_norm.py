@@ -124,8 +124,17 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         return convolve_norm(*self._layers(), x, F.relu, shortcut)
 
     def add(self, x: Tensor, shortcut: Tensor) -> Tensor:
-        """Returns ``norm(conv(x)) + shortcut``."""
-        return convolve_norm(*self._layers(), x, None, shortcut)
+        """Returns ``self(x) + shortcut``.
+
+        While the weights do not change, `ppcls.arch.fused.folded` can compute both by one kernel. Otherwise,
+        hooks of this layer are called, which keep its output for distillation.
+        """
+        folded = getattr(self._layers()[1], "folded", None)
+        plain = self._act is None and type(self).forward is ConvNorm.forward
+        if plain and folded is not None and folded.supports(x, None, shortcut):
+            output: Tensor = folded.run(x, None, shortcut)
+            return output
+        return self(x) + shortcut
 
     def convolutions_and_norms(self) -> list[tuple[nn.Layer, nn.Layer]]:
         """Returns the convolution and its batch norm, which `ppcls.arch.fused` folds into it."""

@@ -99,7 +99,9 @@ class InvertedResidual(nn.Layer):  # type: ignore[misc]
         for name in first:
             y = getattr(self, name)(y)
         reduce = getattr(self, last)
-        return reduce.add(y, x) if self._shortcut else reduce(y)
+        if not self._shortcut:
+            return reduce(y)
+        return reduce.add(y, x) if isinstance(reduce, ConvNorm) else reduce(y) + x
 
 
 class MultiQueryAttention(nn.Layer):  # type: ignore[misc]

@@ -52,10 +52,8 @@ def norm_activate(norm: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tenso
 def activate(
     norm: nn.BatchNorm2D, x: Tensor, act: Callable[[Tensor], Tensor] | None, shortcut: Tensor | None
 ) -> Tensor:
-    """Returns ``act(norm(x) + shortcut)``. If there is a shortcut, ``act`` must be ``F.relu`` or None."""
-    if shortcut is None:
-        return norm_activate(norm, x, act)
-    return norm(x) + shortcut if act is None else norm_relu(norm, x, shortcut)
+    """Returns ``act(norm(x) + shortcut)``. If there is a shortcut, ``act`` must be ``F.relu``."""
+    return norm_activate(norm, x, act) if shortcut is None else norm_relu(norm, x, shortcut)
 
 
 def convolve_norm(
@@ -73,7 +71,7 @@ def convolve_norm(
         convolution: Convolution, or a layer that contains nothing else.
         norm: Batch norm of its output.
         x: [B, C, H, W] or [B, H, W, C], in the layout of the layers.
-        act: Activation; None for none. Must be ``F.relu`` or None if there is a shortcut.
+        act: Activation; None for none. Must be ``F.relu`` if there is a shortcut.
         shortcut: Tensor to add before the activation; None for no addition.
     """
     folded = getattr(norm, "folded", None)  # set by ppcls.arch.fused

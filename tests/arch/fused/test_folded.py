@@ -28,6 +28,7 @@ from ppcls.arch.fused.folded import constant_weights, fold
 from ppcls.arch.fused.layers import fuse
 from ppcls.arch.kernels.geometry import Geometry
 from ppcls.arch.layers.conv_norm import ConvNorm
+from ppcls.arch.layers.mobile import InvertedResidual
 
 MODELS = ["ResNet18", "ResNet50_vd", "ResNeXt50_32x4d", "DenseNet121", "MobileNetV3_small_x0_35"]
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
@@ -139,6 +140,35 @@ def test_dense_block_appends_channels_in_place(calls: list[Tensor], monkeypatch:
     np.testing.assert_allclose(outputs(model, pictures()), expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(with_gradients.numpy(), expected, rtol=1e-3, atol=1e-4)
     assert not with_gradients.stop_gradient
+
+
+class DoubledConvNorm(ConvNorm):
+    """A user's layer, which computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * super().forward(x)
+
+
+class DoubledResidual(InvertedResidual):
+    """A block with such layers."""
+
+    conv = DoubledConvNorm
+
+
+def test_block_with_layers_of_a_user_computes_the_same(calls: list[Tensor]) -> None:
+    block = DoubledResidual(8, 16, 8, 3, 1, F.relu, data_format="NHWC")
+    sequence = InvertedResidual(8, 16, 8, 3, 1, F.relu, data_format="NHWC")
+    sequence.linear_conv = nn.Sequential(sequence.linear_conv, nn.ReLU())
+    model = nn.Sequential(block, sequence)
+    randomize(model, 0)
+    model.eval()
+    image = paddle.randn([2, 5, 5, 8])
+    expected = outputs(model, image)
+    fuse(model)
+    with constant_weights(model):
+        found = outputs(model, image)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    assert calls
 
 
 def test_folded_weights_are_used_only_in_the_block(calls: list[Tensor]) -> None:

@@ -9,10 +9,12 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from paddle.nn import functional as F
 from paddleclas_reference import CLASSES, LAYERS, SIDES, fill, images
 
 from ppcls.arch.build import build_model
 from ppcls.arch.layers.feature_extractor import FeatureExtractor, FeatureLayerError
+from ppcls.arch.layers.mobile import InvertedResidual
 
 SCRIPT = str(sys.modules["paddleclas_reference"].__file__)
 
@@ -57,6 +59,14 @@ def test_model_call_is_unchanged_and_stores_no_features() -> None:
     features["1"].sum().backward()
     assert model[0].weight.grad is not None
     assert model[2].weight.grad is None
+
+
+def test_output_before_a_shortcut_is_extracted() -> None:
+    block = InvertedResidual(4, 8, 4, 3, 1, F.relu)
+    block.eval()
+    x = paddle.randn([2, 4, 5, 5])
+    y, features = FeatureExtractor(block, ["linear_conv"])(x)
+    np.testing.assert_allclose((features["linear_conv"] + x).numpy(), y.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_missing_or_uncalled_layer_is_rejected() -> None:
