@@ -14,6 +14,7 @@ from benchmarks.accuracy.predictions import draw_predictions
 from benchmarks.audit.command import measure_audit
 from benchmarks.containers.command import measure_containers
 from benchmarks.infer.command import measure_infer
+from benchmarks.infer.kernels import list_kernels
 from benchmarks.limits.command import measure_limits
 from benchmarks.pytorch.command import measure_pytorch
 from benchmarks.pytorch.families import measure_families
@@ -41,6 +42,7 @@ main = CommandGroup(
         draw_predictions,
         measure_audit,
         measure_infer,
+        list_kernels,
         measure_serve,
         measure_containers,
         measure_scale,

@@ -16,8 +16,9 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sample of a task.
 
     Args:
-        kind: ``infer`` or ``device`` for a model (see `benchmarks.infer.predictions`), ``random`` to
-            write models (see `benchmarks.infer.random_models`), ``train`` for steps.
+        kind: ``infer`` or ``device`` for a model (see `benchmarks.infer.predictions`), ``kernels`` for its
+            kernels (see `benchmarks.infer.kernels`), ``random`` to write models (see
+            `benchmarks.infer.random_models`), ``train`` for steps.
         task: Facts about what to measure.
 
     Raises:
@@ -27,6 +28,10 @@ def measure(kind: str, task: Mapping[str, Any]) -> dict[str, Any]:
         from benchmarks.infer import predictions
 
         return predictions.measure(task) if kind == "infer" else predictions.inspect(task)
+    if kind == "kernels":
+        from benchmarks.infer import kernels
+
+        return kernels.measure(task)
     if kind == "random":
         from benchmarks.infer import random_models
 
