@@ -89,8 +89,12 @@ class DenseBlock(nn.Layer):  # type: ignore[misc]
         return x
 
     def appending_layers(self) -> list[DenseLayer]:
-        """Returns the layers, which `ppcls.arch.fused.blocks.appending` runs without concatenation."""
-        return self._layers
+        """Returns the layers, which `ppcls.arch.fused.blocks.appending` runs without concatenation.
+
+        Returns none if a subclass of the block or of a layer may compute something else.
+        """
+        known = type(self) is DenseBlock and all(type(layer) is DenseLayer for layer in self._layers)
+        return self._layers if known else []
 
 
 class Transition(nn.Layer):  # type: ignore[misc]

@@ -63,8 +63,8 @@ def fold(model: nn.Layer) -> None:
 
 
 def _attached(model: nn.Layer) -> list[WeightCopies]:
-    layers = model.sublayers(include_self=True)
-    return [layer.folded for layer in layers if "folded" in vars(layer)]
+    attributes = (vars(layer).get("folded") for layer in model.sublayers(include_self=True))
+    return [copies for copies in attributes if isinstance(copies, WeightCopies)]
 
 
 def attach(convolution: nn.Conv2D, norm: nn.BatchNorm2D) -> None:

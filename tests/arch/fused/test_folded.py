@@ -18,6 +18,8 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
+from ppcls.arch.families import densenet
+from ppcls.arch.families.densenet import DenseBlock, DenseLayer
 from ppcls.arch.fuse import fuse as fuse_all
 from ppcls.arch.fused import batch_norm as batch_norm_module
 from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool, mean_pool
@@ -140,6 +142,46 @@ def test_dense_block_appends_channels_in_place(calls: list[Tensor], monkeypatch:
     np.testing.assert_allclose(outputs(model, pictures()), expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(with_gradients.numpy(), expected, rtol=1e-3, atol=1e-4)
     assert not with_gradients.stop_gradient
+
+
+class ScaledDenseLayer(DenseLayer):
+    """A user's layer, which computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * super().forward(x)
+
+
+class ScaledDenseBlock(DenseBlock):
+    """A user's block, which computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * super().forward(x)
+
+
+def test_dense_blocks_of_a_user_do_not_change(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(densenet, "DenseLayer", ScaledDenseLayer)
+        first = DenseBlock(1, 8, 2, 8, "NHWC")
+    model = nn.Sequential(first, ScaledDenseBlock(2, 24, 2, 8, "NHWC"))
+    randomize(model, 0)
+    model.eval()
+    image = paddle.randn([2, 5, 5, 8])
+    expected = outputs(model, image)
+    fuse(model)
+    fuse_appending(model)
+    np.testing.assert_allclose(outputs(model, image), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_attributes_of_a_user_are_no_copies_of_weights(calls: list[Tensor]) -> None:
+    model = nn.Sequential(ConvNorm(8, 8, 1, data_format="NHWC"))
+    model.folded = True
+    model.eval()
+    image = paddle.randn([2, 5, 5, 8])
+    expected = outputs(model, image)
+    fuse(model)
+    with constant_weights(model):
+        np.testing.assert_allclose(outputs(model, image), expected, rtol=1e-3, atol=1e-4)
+    assert calls
 
 
 class DoubledConvNorm(ConvNorm):
