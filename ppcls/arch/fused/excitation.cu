@@ -4,21 +4,67 @@
 #define THREADS 256       // of a block that multiplies
 #define GATE_THREADS 1024 // of a block that computes gates; fewer threads would wait for the weights most of the time
 #define WARPS (GATE_THREADS / 32)
-#define MOST_CHANNELS 4096
-#define MOST_SQUEEZED 1024
 #define UNROLL 4 // pixels that a thread loads before it uses them
 
+#ifdef EMULATED
+#define SHARED() reinterpret_cast<float *>(dynamic_shared)
+#else
+#define SHARED() shared_memory()
+__device__ __forceinline__ float *shared_memory() {
+  extern __shared__ float numbers[];
+  return numbers;
+}
+#endif
+
 #if ELEMENT != 0
+// Computes the means of an image's channels with all threads of a block. `sums` has VECTOR * GATE_THREADS numbers.
+__device__ __forceinline__ void means_of(const uint4 *image, int pixels, int columns, float *sums, float *mean) {
+  const int thread = threadIdx.x, column = thread % columns, part = thread / columns, parts = GATE_THREADS / columns;
+  float sum[VECTOR] = {};
+  if (part < parts)
+    for (int first = part; first < pixels; first += UNROLL * parts) {
+      uint4 packed[UNROLL];
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        const int pixel = first + i * parts;
+        packed[i] = pixel < pixels ? image[pixel * columns + column] : make_uint4(0u, 0u, 0u, 0u);
+      }
+#pragma unroll
+      for (int i = 0; i < UNROLL; ++i) {
+        float value[VECTOR];
+        unpack(packed[i], value);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) sum[j] += value[j];
+      }
+    }
+#pragma unroll
+  for (int j = 0; j < VECTOR; ++j) sums[j * GATE_THREADS + thread] = sum[j];
+  for (int rows = parts; rows > 1;) { // the first half of the parts adds the second half
+    const int half = (rows + 1) / 2;
+    __syncthreads();
+    if (part < rows - half)
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j)
+        sums[j * GATE_THREADS + thread] += sums[j * GATE_THREADS + thread + half * columns];
+    rows = half;
+  }
+  __syncthreads();
+  if (part == 0)
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) mean[column * VECTOR + j] = sums[j * GATE_THREADS + thread] / pixels;
+}
+
 // The gates of an image per block: gate(second(act(first(means)))), where a layer adds a bias to a product with a matrix.
 // `first` is [squeezed, channels], and `second` is [squeezed, channels / 2] pairs, so that adjacent threads read adjacent
 // numbers of both. With a slope, the gate is min(max(slope * x + offset, 0), 1), otherwise the sigmoid function.
 extern "C" __global__ void __launch_bounds__(GATE_THREADS)
-    gates(const uint4 *means, const uint4 *first, const float *first_bias, const unsigned int *second,
-          const float2 *second_bias, unsigned int *gate, int channels, int squeezed, float slope, float offset) {
-  __shared__ float mean[MOST_CHANNELS], hidden[MOST_SQUEEZED];
-  __shared__ float2 partial[GATE_THREADS];
+    gates(const uint4 *x, const uint4 *first, const float *first_bias, const unsigned int *second,
+          const float2 *second_bias, unsigned int *gate, int pixels, int channels, int squeezed, float slope,
+          float offset) {
+  float *sums = SHARED(), *mean = sums + VECTOR * GATE_THREADS, *hidden = mean + channels;
+  float2 *partial = reinterpret_cast<float2 *>(sums); // used after the sums
   const int thread = threadIdx.x, lane = thread % 32, columns = channels / VECTOR, pairs = channels / 2;
-  for (int i = thread; i < columns; i += GATE_THREADS) unpack(means[blockIdx.x * columns + i], mean + i * VECTOR);
+  means_of(x + (long long)blockIdx.x * pixels * columns, pixels, columns, sums, mean);
   __syncthreads();
   for (int row = thread / 32; row < squeezed; row += WARPS) {
     float sum = 0.f;
@@ -47,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(GATE_THREADS)
         sum.x += hidden[row] * low;
         sum.y += hidden[row] * high;
       }
-    __syncthreads();
+    __syncthreads(); // the others have read the previous sums
     partial[thread] = sum;
     __syncthreads();
     if (pair >= pairs || (parts > 1 && part > 0)) continue;

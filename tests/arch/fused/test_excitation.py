@@ -59,7 +59,7 @@ def fuse_layer(layer: nn.Layer) -> None:
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(
     ("act", "gate"),
-    zip([F.relu, F.swish, F.relu], GATES, strict=True),
+    list(zip([F.relu, F.swish, F.relu], GATES, strict=True)),
     ids=["sigmoid", "hard_sigmoid", "slope"],
 )
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation by three kernels, while weights do not change.
+"""Squeeze-and-excitation by two kernels, while weights do not change.
 
 Paddle needs about ten: transposed weights, products of matrices whose sizes are often no multiples of 8,
 activations, and a product of images and gates that computes the index of each number.
@@ -19,7 +19,6 @@ from ppcls.arch.fused.amp import cast, compute_dtype
 from ppcls.arch.fused.batch_norm import TAILS
 from ppcls.arch.fused.cuda import address, contiguous, fills_vectors, kernels, vector_length
 from ppcls.arch.fused.folded import WeightCopies
-from ppcls.arch.fused.mean_pool import mean_pool
 from ppcls.arch.kernels.paddle_layers import groups_of
 from ppcls.arch.layers.squeeze_excitation import SqueezeExcitation
 
@@ -27,9 +26,11 @@ _HALF = (paddle.float16, paddle.bfloat16)
 # the same numbers as in excitation.cu
 _THREADS = 256
 _GATE_THREADS = 1024
+_WIDTH = 32  # largest number of vectors of a pixel per block
+_FLOAT = 4  # bytes
+# Limits of the shared memory of a block.
 _MOST_CHANNELS = 4096
 _MOST_SQUEEZED = 1024
-_WIDTH = 32  # largest number of vectors of a pixel per block
 _PIXELS = 16  # pixels per thread, if there are as many
 _SLOPE = 1 / 6  # Paddle's default of hard sigmoid
 _OFFSET = 0.5
@@ -81,24 +82,26 @@ class FusedExcitation(WeightCopies):
         """Returns the output of the layer for images [B, H, W, C]."""
         dtype = compute_dtype(x)
         x = contiguous(cast(x, dtype))
-        means = mean_pool(x)
         assert self._act is not None  # see `known`
         assert self._gate is not None
         program = kernels("excitation.cu", dtype, f"ACT={self._act.upper()}")
         batch, height, width, channels = x.shape
         squeezed = self._first.weight.shape[0]
-        gates = paddle.empty_like(means)
-        operands = map(address, (means, *self.get(dtype), gates))
-        sizes = ctypes.c_int(channels), ctypes.c_int(squeezed)
+        pixels = height * width
+        vector = vector_length(dtype)
+        gates = paddle.empty([batch, channels], dtype)
+        operands = map(address, (x, *self.get(dtype), gates))
+        sizes = map(ctypes.c_int, (pixels, channels, squeezed))
         line = map(ctypes.c_float, self._gate)
-        program.launch("gates", (batch, 1), (_GATE_THREADS, 1), *operands, *sizes, *line)
+        shared = _FLOAT * (vector * _GATE_THREADS + channels + squeezed)
+        block = (_GATE_THREADS, 1)
+        program.launch("gates", (batch, 1), block, *operands, *sizes, *line, shared=shared)
         y = paddle.empty_like(x)
-        columns = channels // vector_length(dtype)
+        columns = channels // vector
         across = min(columns, _WIDTH)
         down = _THREADS // across
-        pixels = height * width
         grid = (batch, -(-columns // across), -(-pixels // (down * _PIXELS)))
-        sizes = ctypes.c_int(pixels), ctypes.c_int(columns)
+        sizes = map(ctypes.c_int, (pixels, columns))
         program.launch("multiply", grid, (across, down), *map(address, (x, gates, y)), *sizes)
         return y
 
