@@ -58,16 +58,19 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return output
 
 
-def multiply_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def multiply_gelu(x: Tensor, weight: Tensor, bias: Tensor, *, approximate: bool) -> Tensor:
     """Returns ``gelu(x @ weight + bias)``. See `multiply`.
 
-    The kernel of GELU's gradient also sums up the gradient of the bias. Without gradients, cuBLASLt computes
-    all of it. It approximates GELU by the hyperbolic tangent, with an error of at most 0.0005, which is about
-    the rounding error of float16 where the error is largest. A kernel of its own would read and write the
-    largest tensors of a transformer again.
+    The kernel of GELU's gradient also sums up the gradient of the bias.
+
+    Args:
+        approximate: Whether cuBLASLt may compute all of it, without a gradient. It approximates GELU by the
+            hyperbolic tangent, with an error of at most 0.0005, which is about the rounding error of float16
+            where the error is largest. A kernel of its own would read and write the largest tensors of a
+            transformer again.
     """
     x = contiguous(x)
-    if not paddle.is_grad_enabled():
+    if approximate:
         operation = Operation("forward", _sizes(x, weight), x.dtype, x.dtype, biased=True, gelu=True)
         if cublas().can_run(operation):
             return _run_forward(operation, x, cast(weight, x.dtype), bias)

@@ -113,7 +113,9 @@ def _activate_linear(_block: nn.Layer, layer: nn.Linear, x: Tensor, act: Forward
     inputs, outputs = layer.weight.shape
     if act is not _gelu or layer.bias is None or not linear.supports(inputs, outputs, dtype):
         return act(layer(x))
-    return linear.multiply_gelu(cast(x, dtype), layer.weight, layer.bias)
+    # With `Global.recompute`, the first forward pass of training has no gradients either.
+    approximate = not (layer.training or paddle.is_grad_enabled())
+    return linear.multiply_gelu(cast(x, dtype), layer.weight, layer.bias, approximate=approximate)
 
 
 def _mlp(layer: Mlp, x: Tensor) -> Tensor:

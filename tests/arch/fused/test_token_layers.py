@@ -17,7 +17,7 @@ from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.arch.fused import attention, gelu, layer_norm, linear, token_layers
 from ppcls.arch.fused.token_layers import fuse_tokens
 from ppcls.arch.layers.drop_path import StepMasks, attach_masks
-from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock
+from ppcls.arch.layers.transformer import Mlp, SelfAttention, TransformerBlock
 from ppcls.arch.layers.windows import shift_mask
 from ppcls.registry import ARCHITECTURES
 
@@ -155,6 +155,26 @@ def test_window_order_is_cached() -> None:
     assert token_layers._window_order(8, 8, 4, 2) is token_layers._window_order(8, 8, 4, 2)
 
 
+def test_gelu_is_approximated_in_evaluations_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    approximate = []
+
+    def multiply_gelu(x: Tensor, weight: Tensor, _bias: Tensor, **options: bool) -> Tensor:
+        approximate.append(options["approximate"])
+        return paddle.zeros([*x.shape[:-1], weight.shape[1]], x.dtype)
+
+    monkeypatch.setattr(linear, "multiply_gelu", multiply_gelu)
+    monkeypatch.setattr(linear, "multiply", lambda x, *_: x)
+    mlp = Mlp(8, 16)
+    fuse_tokens(mlp)
+    x = paddle.zeros([2, 3, 8], "float16")
+    with paddle.no_grad():
+        mlp(x)  # as in the first pass of Global.recompute
+        mlp.eval()
+        mlp(x)
+    mlp(x)  # for example for a heat map
+    assert approximate == [False, True, False]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("stored", ["float32", "half"])
@@ -174,12 +194,16 @@ def test_multiply_matches_float64(
     gradient = random((2, rows // 2, outputs), 4).astype(dtype)
     for tensor in tensors:
         tensor.stop_gradient = False
-    multiply = linear.multiply_gelu if kind == "gelu" else linear.multiply
-    operands = tensors[0], tensors[1], tensors[2] if biased else None
-    y = multiply(*operands)
+
+    def multiply(approximate: bool) -> Tensor:
+        operands = tensors[0], tensors[1], tensors[2] if biased else None
+        gelu = partial(linear.multiply_gelu, approximate=approximate)
+        return (gelu if kind == "gelu" else linear.multiply)(*operands)
+
+    y = multiply(approximate=False)
     y.backward(gradient)
     with paddle.no_grad():
-        predicted = multiply(*operands)
+        predicted = multiply(approximate=True)
     exact = [paddle.to_tensor(t.astype("float32").numpy().astype("float64")) for t in tensors]
     for tensor in exact:
         tensor.stop_gradient = False
