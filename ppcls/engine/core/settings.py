@@ -185,11 +185,12 @@ class ExecutionSettings(Section):
     fused_kernels: Literal["auto", True, False] = "auto"
     """Train and evaluate an NHWC model with faster kernels. On a GPU, these are the kernels of ppcls for
     BatchNorm, addition and ReLU, and convolutions in NHWC; they need NVRTC and a GPU of compute capability
-    8.0 or later. On a CPU, they are the convolutions, BatchNorm, max pooling, products of matrices and
-    activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored. `auto`: the choice
-    of `autotune`; without `autotune`, False. On a CPU in float32, `ppcls infer`, `eval`, `serve` and
-    `train` with `--head` use them with checkpoints, also of NCHW models, unless this is False; their scores
-    differ in the last digits."""
+    8.0 or later. In half precision, evaluations and predictions approximate GELU by the hyperbolic tangent,
+    with an error of at most 0.0005. On a CPU, they are the convolutions, BatchNorm, max pooling, products of
+    matrices and activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored.
+    `auto`: the choice of `autotune`; without `autotune`, False. On a CPU in float32, `ppcls infer`, `eval`,
+    `serve` and `train` with `--head` use them with checkpoints, also of NCHW models, unless this is False;
+    their scores differ in the last digits."""
     recompute: bool = False
     """Keep only the inputs of the model's blocks during the forward pass, and compute their activations again
     in the backward pass (gradient checkpointing). Training needs less memory and a third to a half more time,
