@@ -34,7 +34,13 @@ _TIMM = TIMM_MODELS | {
 # change these are not listed.
 _OPTIONS = {"img_size": "img_size", "patch_size": "patch_size", "drop_path_rate": "drop_path_rate"}
 _WEIGHT_OPTIONS = {"layer_scale_init_value", "head_init_scale"}
-_OTHER_OPTIONS = {"depth", "widen_factor", "stride_list", "use_first_short_conv"}  # read by `_network`
+_OTHER_OPTIONS = {
+    "depth",
+    "widen_factor",
+    "block",
+    "stride_list",
+    "use_first_short_conv",
+}  # read by `_network`
 
 
 def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, Any]:
@@ -150,7 +156,8 @@ def _network(arch: Arch) -> dict[str, Any]:
         depth = options.get("depth", 28)
         if arch.batch_norm_momentum is None:
             network["batch_norm_momentum"] = 0.999
-        return network | {"depth": depth, "widen_factor": options.get("widen_factor", 2)}
+        block = options.get("block", "fixmatch")
+        return network | {"depth": depth, "widen_factor": options.get("widen_factor", 2), "block": block}
     if arch.name not in _TIMM:
         known = ", ".join(("WideResNet", *sorted(_TIMM)))
         raise UserError(f"Arch.name: expected a network that PyTorch trains, too ({known}), got {arch.name}")

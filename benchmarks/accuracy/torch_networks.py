@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_SLOPE = 0.1  # of the leaky ReLU of ppcls's WideResNet
+_SLOPES = {"fixmatch": 0.1, "original": 0.0}  # of the leaky ReLU of ppcls's WideResNet, by kind of the blocks
 
 
 class TorchWideBlock(nn.Module):  # type: ignore[misc]
     """A residual block of two convolutions; see `ppcls.arch.families.wide_resnet.WideBlock`."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, first: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, first: bool, block: str) -> None:
         super().__init__()
+        self.slope = _SLOPES[block]
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
@@ -24,29 +25,30 @@ class TorchWideBlock(nn.Module):  # type: ignore[misc]
         self.projected = inputs != outputs
         if self.projected:
             self.convShortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-        self.normalized = first or not self.projected
+        self.normalized = block == "original" or first or not self.projected
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] to [B, C', H/stride, W/stride]."""
-        inner = functional.leaky_relu(self.bn1(x), _SLOPE) if self.normalized else x
+        inner = functional.leaky_relu(self.bn1(x), self.slope) if self.normalized else x
         shortcut = self.convShortcut(inner) if self.projected else x
-        hidden = functional.leaky_relu(self.bn2(self.conv1(inner)), _SLOPE)
+        hidden = functional.leaky_relu(self.bn2(self.conv1(inner)), self.slope)
         return shortcut + self.conv2(hidden)
 
 
 class TorchWideResNet(nn.Module):  # type: ignore[misc]
     """The network of `ppcls.arch.families.wide_resnet.WideResNet`, with the same names of parameters."""
 
-    def __init__(self, classes: int, depth: int, widen_factor: int) -> None:
+    def __init__(self, classes: int, depth: int, widen_factor: int, block: str) -> None:
         super().__init__()
+        self.slope = _SLOPES[block]
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         channels = 16
         for stage, stride in enumerate((1, 2, 2)):
             width = 16 * widen_factor << stage
             blocks = []
-            for block in range((depth - 4) // 6):
-                step = stride if block == 0 else 1
-                blocks.append(TorchWideBlock(channels, width, step, stage == 0))
+            for number in range((depth - 4) // 6):
+                step = stride if number == 0 else 1
+                blocks.append(TorchWideBlock(channels, width, step, stage == 0, block))
                 channels = width
             self.add_module(f"block{stage + 1}", nn.ModuleDict({"layer": nn.Sequential(*blocks)}))
         self.bn1 = nn.BatchNorm2d(channels)
@@ -57,7 +59,7 @@ class TorchWideResNet(nn.Module):  # type: ignore[misc]
         x = self.conv1(x)
         for stage in (self.block1, self.block2, self.block3):
             x = stage["layer"](x)
-        return self.fc(functional.leaky_relu(self.bn1(x), _SLOPE).mean((2, 3)))
+        return self.fc(functional.leaky_relu(self.bn1(x), self.slope).mean((2, 3)))
 
 
 def build_network(network: dict[str, Any], classes: int, weights: str) -> nn.Module:
@@ -72,7 +74,7 @@ def build_network(network: dict[str, Any], classes: int, weights: str) -> nn.Mod
         ValueError: The weights do not belong to the network.
     """
     if network["timm"] is None:
-        model = TorchWideResNet(classes, network["depth"], network["widen_factor"])
+        model = TorchWideResNet(classes, network["depth"], network["widen_factor"], network["block"])
     else:
         import timm
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
+from paddle.nn import functional as F
 
 from ppcls.arch.build import build_model
 from ppcls.config.base.errors import ConfigError
@@ -32,9 +33,10 @@ def test_network_of_fixmatch_has_the_published_size_and_paddleclas_names() -> No
     assert len(model.block2.layer) == 4
 
 
-def test_layouts_agree_and_every_trained_parameter_gets_a_gradient() -> None:
+@pytest.mark.parametrize("block", ["fixmatch", "original"])
+def test_layouts_agree_and_every_trained_parameter_gets_a_gradient(block: str) -> None:
     image = np.random.default_rng(0).standard_normal((4, 3, 33, 29), dtype=np.float32)
-    options = {"class_num": 7, "depth": 10, "widen_factor": 1}
+    options = {"class_num": 7, "depth": 10, "widen_factor": 1, "block": block}
     models = [build_model("WideResNet", data_format=layout, **options) for layout in ("NCHW", "NHWC")]
     models[1].set_state_dict(models[0].state_dict())
     logits = [
@@ -45,6 +47,31 @@ def test_layouts_agree_and_every_trained_parameter_gets_a_gradient() -> None:
     logits[0].square().sum().backward()
     trained = [each for each in models[0].parameters() if not each.stop_gradient]
     assert all(each.grad.abs().max() > 0 for each in trained)
+
+
+def test_original_blocks_train_all_parameters_and_have_the_published_size() -> None:
+    """36.5 million for depth 28 and width 10 (table 4 of the paper). Both kinds have the same names."""
+    model = build_model("WideResNet", 10, depth=28, widen_factor=10, block="original")
+    statistics = ("_mean", "_variance")
+    trained = {name: each for name, each in model.named_parameters() if not name.endswith(statistics)}
+    assert not any(each.stop_gradient for each in trained.values())
+    assert round(sum(each.size for each in trained.values()) / 1e6, 1) == 36.5
+    small = {"depth": 10, "widen_factor": 1}
+    names = [
+        list(build_model("WideResNet", 10, block=kind, **small).state_dict())
+        for kind in ("fixmatch", "original")
+    ]
+    assert names[0] == names[1]
+
+
+def test_original_block_computes_the_formula_of_the_paper() -> None:
+    model = build_model("WideResNet", 10, depth=10, widen_factor=2, block="original")
+    model.eval()
+    block = model.block2.layer[0]  # with a convolution as its shortcut
+    x = paddle.to_tensor(np.random.default_rng(0).standard_normal((2, 32, 8, 8), dtype=np.float32))
+    inner = F.relu(block.bn1(x))
+    expected = block.convShortcut(inner) + block.conv2(F.relu(block.bn2(block.conv1(inner))))
+    np.testing.assert_allclose(block(x).numpy(), expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_depth_that_no_network_has_is_an_error() -> None:

@@ -53,7 +53,7 @@ def test_job_has_the_settings_of_the_config(tmp_path: Path) -> None:
     assert {key: job[key] for key in expected} == expected
     assert job["network"] == {
         **{"timm": None, "options": {}, "strides": None, "stem_patch": None, "batch_norm_momentum": 0.9},
-        **{"depth": 10, "widen_factor": 1},
+        **{"depth": 10, "widen_factor": 1, "block": "fixmatch"},
     }
     assert job["optimizer"] == {
         **{"name": "Momentum", "momentum": 0.9, "use_nesterov": True},
