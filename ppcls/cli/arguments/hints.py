@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ppcls.errors import NotebookInterrupt, SignalExit, UserError
-from ppcls.files.urls import naming_addresses
 from ppcls.postprocess.guesses import check_arguments
 
 _FILE = Path(__file__).with_name("other_tools.yaml")
@@ -237,6 +236,8 @@ def show_in_python(method: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         guesses = getattr(type(args[0]), "guessed_arguments", {}) if args else {}
         check_arguments(method, guesses, args, kwargs)
+        from ppcls.files.urls import naming_addresses  # imports PyYAML, which another Python may lack
+
         try:
             with naming_addresses():
                 return method(*args, **kwargs)
