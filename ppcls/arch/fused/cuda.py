@@ -152,7 +152,8 @@ def compiler_options(dtype: Any, *defines: str) -> list[str]:
 
 def current_stream() -> int:
     """Returns the address of the CUDA stream on which Paddle launches its kernels."""
-    return int(paddle.device.cuda.current_stream().cuda_stream)
+    stream = paddle.device.cuda.current_stream()
+    return int(getattr(stream, "stream_base", stream).cuda_stream)  # Paddle 3 wraps the stream
 
 
 class Kernels:

@@ -22,6 +22,7 @@ from typing import Protocol
 import paddle
 from paddle.device.cuda.graphs import CUDAGraph
 
+from ppcls.arch.fused.cuda import current_stream
 from ppcls.errors import UserError
 
 _CAPTURE_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -163,7 +164,7 @@ def find_capture_error(work: Callable[[], None]) -> str:
             ran before.
     """
     driver = ctypes.CDLL("libcuda.so.1")
-    stream = ctypes.c_void_p(_raw_stream())
+    stream = ctypes.c_void_p(current_stream())
     graph = ctypes.c_void_p()
     reason = ""
     paddle.device.cuda.synchronize()
@@ -194,12 +195,6 @@ def _clear_errors(work: Callable[[], None]) -> None:
         with suppress(RuntimeError, OSError):
             work()
             return
-
-
-def _raw_stream() -> int:
-    """Returns the handle of the CUDA stream on which Paddle works."""
-    stream = paddle.device.cuda.current_stream()
-    return int(getattr(stream, "stream_base", stream).cuda_stream)  # Paddle 3 wraps the stream
 
 
 class GraphCapture:

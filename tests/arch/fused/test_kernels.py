@@ -59,7 +59,7 @@ def _emulator(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("file", SOURCES)
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_sources_compile_without_a_gpu(file: str, dtype: str, architecture: str) -> None:
-    if file in ("attention.cu", "depthwise.cu") and dtype == "float32":
+    if file == "attention.cu" and dtype == "float32":
         return  # for half precision only
     defines = SOURCES[file]
     options = [f"--gpu-architecture={architecture}", *compiler_options(getattr(paddle, dtype), *defines)]
@@ -100,6 +100,14 @@ def test_fills_vectors_depends_on_the_size_of_a_value(channels: int, half: bool,
     assert fills_vectors(channels, paddle.float16) is half
     assert fills_vectors(channels, paddle.float32) is single
     assert not fills_vectors(channels, paddle.float64)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_stream_of_paddle_2_and_3_is_found(wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = SimpleNamespace(cuda_stream=7)
+    current = SimpleNamespace(stream_base=stream) if wrapped else stream
+    monkeypatch.setattr(paddle.device.cuda, "current_stream", lambda: current)
+    assert cuda.current_stream() == 7
 
 
 def _random(shape: tuple[int, ...], dtype: str, seed: int, shift: float = 0.0) -> Tensor:
