@@ -222,7 +222,7 @@ def config(weights: Path) -> Config:
     return validate(config_tree(weights, None), "test")
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True))
 def test_exported_class_names_are_read_as_written(tmp_path: Path, config: Config, names: list[str]) -> None:
     assert config.Infer is not None
