@@ -119,7 +119,7 @@ class WeightCopies(ABC):
 
 
 class OrderedWeight(WeightCopies):
-    """The weights of a convolution in cuDNN's order, which Paddle would transpose in each call.
+    """The weights of a convolution in the order and dtype of cuDNN, which each call would transpose and cast.
 
     Args:
         convolution: NHWC convolution.

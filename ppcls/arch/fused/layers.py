@@ -27,6 +27,7 @@ from ppcls.arch.fused.depthwise import supports as supports_depthwise
 from ppcls.arch.fused.pixels import widen
 from ppcls.arch.fused.token_layers import fuse_tokens
 from ppcls.arch.kernels.geometry import (
+    Geometry,
     geometry,
     is_mean_of_pixels,
     is_mean_of_squares,
@@ -115,11 +116,11 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     if depthwise or (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x)
     packed = vars(layer).get("folded")
+    image, channels, settings = operands
     if packed is None or not packed.usable:
-        y = convolution.convolve(*operands)
+        y = convolution.convolve(image, _widened_weight(layer, channels, dtype), settings)
     else:
-        image, weight, settings = operands
-        (kernel,) = packed.get((dtype, weight.shape[1]))
+        (kernel,) = packed.get((dtype, channels))
         y = convolution.convolve_packed(image, kernel, settings)
     return y if layer.bias is None else y + cast(layer.bias, dtype)
 
@@ -136,26 +137,36 @@ def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
         return _convolve(layer, x), x
     if (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x), x
-    return convolution.convolve_fork(*operands)
+    image, channels, settings = operands
+    return convolution.convolve_fork(image, _widened_weight(layer, channels, dtype), settings)
 
 
-def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, Tensor, Any] | None:
-    """Returns the arguments of `convolution.convolve`; None if cuDNN does not support the convolution."""
+def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, int, Geometry] | None:
+    """Returns images, channels of the weights and settings; None if cuDNN does not support the convolution.
+
+    Images and weights can have more channels than the layer, whose values are zeros.
+    """
     settings = geometry(layer)
     if settings is None or not settings.even:
         return None
-    weight = layer.weight
+    outputs, channels, *sides = layer.weight.shape
     missing = 0
     if groups_of(layer) == 1 and dtype != paddle.float32:
-        missing = convolution.missing_channels(weight.shape, gradients=paddle.is_grad_enabled())
+        missing = convolution.missing_channels(layer.weight.shape, gradients=paddle.is_grad_enabled())
     if missing > 0:
         x = widen(cast(x, dtype), x.shape[-1] + missing)
-        weight = with_zeros(weight, 1, missing)
-    problem = convolution.find_problem(tuple(x.shape), tuple(weight.shape), dtype, settings)
+    shape = (outputs, channels + missing, *sides)
+    problem = convolution.find_problem(tuple(x.shape), shape, dtype, settings)
     if problem is not None:
-        _report(tuple(x.shape[1:]), tuple(weight.shape), problem)
+        _report(tuple(x.shape[1:]), shape, problem)
         return None
-    return cast(x, dtype), cast(weight, dtype), settings
+    return cast(x, dtype), channels + missing, settings
+
+
+def _widened_weight(layer: nn.Conv2D, channels: int, dtype: Any) -> Tensor:
+    """Returns the weights of a convolution in a dtype, with zeros up to a number of channels."""
+    missing = channels - layer.weight.shape[1]
+    return cast(with_zeros(layer.weight, 1, missing) if missing else layer.weight, dtype)
 
 
 @cache  # once per convolution

@@ -246,7 +246,7 @@ def test_changed_weights_are_folded_again_at_the_same_addresses(calls: list[Tens
     assert calls
 
 
-def test_weights_are_transposed_once(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_ordered_and_cast_once(calls: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "find_problem", lambda *_: None)
     layer = nn.Conv2D(8, 16, 3, padding=1, data_format="NHWC")
     plain = copy.deepcopy(layer)
@@ -261,7 +261,9 @@ def test_weights_are_transposed_once(calls: list[Tensor], monkeypatch: pytest.Mo
         plain_output = plain(image) - plain.bias
         with constant_weights(layer):
             for _ in range(2):
-                found = outputs(layer, image) - layer.bias.numpy()
+                with monkeypatch.context() as patch:
+                    patch.setattr(layers, "_widened_weight", lambda *_: pytest.fail("casts the weights"))
+                    found = outputs(layer, image) - layer.bias.numpy()
                 np.testing.assert_allclose(found, factor * plain_output.numpy(), rtol=1e-4, atol=1e-4)
                 addresses |= {tensor.data_ptr() for tensors in copies.values() for tensor in tensors}
             assert not layer(image).stop_gradient, "a heat map needs gradients"
