@@ -210,13 +210,13 @@ class Predictor:
         Raises:
             UserError: An output is not finite, or the model does not match its description.
         """
+        model = model or self.model
         outputs: dict[int, Array] = {}
         shapes = [image.shape for image in prepared]
         for shape in dict.fromkeys(shapes):  # several shapes only for a model that prepares images itself
             rows = [row for row, other in enumerate(shapes) if other == shape]
-            chosen = model or self.model
-            outputs_ = chosen.run(join([prepared[row] for row in rows], chosen))
-            outputs |= zip(rows, self.check_outputs(outputs_), strict=True)
+            batch = join([prepared[row] for row in rows], model)
+            outputs |= zip(rows, self.check_outputs(model.run(batch)), strict=True)
         return [outputs[row] for row in range(len(prepared))]
 
     def check_outputs(self, outputs: Array) -> Array:

@@ -19,7 +19,7 @@ from scipy.special import expit
 from ppcls.arch.fused import batch_norm as batch_norm_module
 from ppcls.arch.fused import cuda
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
-from ppcls.arch.fused.convolution import convolve, convolve_fork
+from ppcls.arch.fused.convolution import convolve, convolve_fork, missing_channels
 from ppcls.arch.fused.cuda import (
     CudaUnavailableError,
     compile_source,
@@ -100,6 +100,24 @@ def test_fills_vectors_depends_on_the_size_of_a_value(channels: int, half: bool,
     assert fills_vectors(channels, paddle.float16) is half
     assert fills_vectors(channels, paddle.float32) is single
     assert not fills_vectors(channels, paddle.float64)
+
+
+@pytest.mark.parametrize(
+    ("weight", "gradients", "missing"),
+    [
+        ((16, 3, 3, 3), False, 5),
+        ((16, 3, 3, 3), True, 1),
+        ((16, 3, 7, 7), False, 1),
+        ((16, 1, 5, 5), False, 7),
+        ((16, 1, 5, 5), True, 3),
+        ((16, 4, 3, 3), False, 0),
+        ((16, 12, 3, 3), False, 0),
+    ],
+)
+def test_images_get_the_channels_that_cudnn_needs(
+    weight: tuple[int, ...], gradients: bool, missing: int
+) -> None:
+    assert missing_channels(weight, gradients=gradients) == missing
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
