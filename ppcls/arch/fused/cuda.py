@@ -97,6 +97,11 @@ def copy_to_gpu(target: Tensor, begin: int, source: NDArray[Any]) -> None:
         CudaUnavailableError: The copy failed.
     """
     assert begin + source.nbytes <= target.size * target.element_size()
+    context = ctypes.c_void_p()
+    _call_driver("cuCtxGetCurrent", ctypes.byref(context))
+    if not context.value:
+        # In a new thread, as in `ppcls serve`. A kernel of Paddle makes Paddle's context that of the thread.
+        paddle.zeros([1])
     _call_driver(
         "cuMemcpyHtoDAsync_v2",
         ctypes.c_uint64(target.data_ptr() + begin),

@@ -128,6 +128,26 @@ def test_stream_of_paddle_2_and_3_is_found(wrapped: bool, monkeypatch: pytest.Mo
     assert cuda.current_stream() == 7
 
 
+@pytest.mark.parametrize("context", [None, 5])
+def test_copy_in_a_new_thread_gets_the_context_of_paddle(
+    context: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def call_driver(name: str, *arguments: Any) -> None:
+        calls.append(name)
+        if name == "cuCtxGetCurrent":
+            arguments[0]._obj.value = context
+
+    target = paddle.zeros([4])
+    monkeypatch.setattr(cuda, "_call_driver", call_driver)
+    monkeypatch.setattr(cuda, "current_stream", lambda: 0)
+    monkeypatch.setattr(paddle, "zeros", lambda _shape: calls.append("zeros"))
+    cuda.copy_to_gpu(target, 4, np.ones(3, np.float32))
+    kernel = ["zeros"] if context is None else []
+    assert calls == ["cuCtxGetCurrent", *kernel, "cuMemcpyHtoDAsync_v2"]
+
+
 def _random(shape: tuple[int, ...], dtype: str, seed: int, shift: float = 0.0) -> Tensor:
     values = np.random.default_rng(seed).standard_normal(shape) + shift
     tensor = paddle.to_tensor(values.astype("float32")).astype(dtype)
