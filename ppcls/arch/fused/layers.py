@@ -53,9 +53,9 @@ def check_available() -> None:
 def fuse(model: nn.Layer) -> int:
     """Makes the layers of a model use the fused kernels.
 
-    These are NHWC convolutions, batch norms, max poolings and means of all pixels, and the layers of
-    `fuse_tokens`. Batch norms use the kernels in training mode, and in evaluation mode if gradients are
-    disabled. Frozen batch norms, which normalize with running statistics during training, do not change.
+    These are NHWC convolutions, batch norms, max poolings and means of squares or of all pixels, and the
+    layers of `fuse_tokens`. Batch norms use the kernels in training mode, and in evaluation mode if gradients
+    are disabled. Frozen batch norms, which normalize with running statistics during training, do not change.
     Subclasses of Paddle's layers, which may compute something else, do not change either, except
     `ImageConv2D`. Within `ppcls.arch.fused.folded.constant_weights`, convolutions and the batch norms after
     them are one kernel.
@@ -96,7 +96,10 @@ def _pairs(layer: nn.Layer) -> list[tuple[nn.Layer, nn.Layer]]:
 
 
 def _is_plain_convolution(layer: nn.Conv2D) -> bool:
-    return layout_of(layer) == "NHWC" and explicit_padding(layer) is not None
+    # A hook of the layer, such as that of `nn.utils.weight_norm`, may compute the weight in each call. Then
+    # copies of it would be wrong, and so would be calls of other methods, which do not call the hook.
+    owned = any(parameter is layer.weight for parameter in layer.parameters(include_sublayers=False))
+    return owned and layout_of(layer) == "NHWC" and explicit_padding(layer) is not None
 
 
 def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:

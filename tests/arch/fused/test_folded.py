@@ -271,6 +271,28 @@ def test_weights_are_ordered_and_cast_once(calls: list[Tensor], monkeypatch: pyt
     assert not calls
 
 
+def test_weights_that_hooks_compute_are_not_copied(
+    calls: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "find_problem", lambda *_: None)
+    model = nn.Sequential(
+        ConvNorm(8, 8, 1, data_format="NHWC"), nn.Conv2D(8, 8, 3, bias_attr=False, data_format="NHWC")
+    )
+    model.eval()
+    for layer in (model[0].conv, model[1]):
+        nn.utils.weight_norm(layer)
+    plain = copy.deepcopy(model)
+    fuse(model)
+    image = paddle.randn([2, 5, 5, 8])
+    for factor in (1.0, 2.0):
+        for network_ in (model, plain):
+            for layer in (network_[0].conv, network_[1]):
+                layer.weight_g.set_value(layer.weight_g * factor)
+        with constant_weights(model):
+            found = outputs(model, image)
+        np.testing.assert_allclose(found, outputs(plain, image), rtol=1e-3, atol=1e-4)
+
+
 def folded_addresses(model: nn.Layer) -> list[int]:
     buffers = [pair for layers in folded._attached(model) for pair in layers._copies.values()]
     assert len(buffers) == 21, "20 convolutions, and the stem's"
