@@ -151,6 +151,15 @@ class NormalizedExcitation(SqueezeExcitation):
         return nn.Sequential(convolution, nn.BatchNorm2D(out_channels, data_format=data_format))
 
 
+class WeightNormExcitation(SqueezeExcitation):
+    """A user's layer, whose weights are computed in each call."""
+
+    @staticmethod
+    def convolution(in_channels: int, out_channels: int, data_format: Any) -> nn.Layer:
+        convolution = nn.Conv2D(in_channels, out_channels, 1, data_format=data_format)
+        return nn.utils.weight_norm(convolution)
+
+
 class NamedExcitation(nn.Layer):  # type: ignore[misc]
     """A user's layer, which has a name of `SqueezeExcitation` by chance."""
 
@@ -168,6 +177,7 @@ class NamedExcitation(nn.Layer):  # type: ignore[misc]
         LinearSqueezeExcitation(16, 4, data_format="NHWC"),
         GroupedExcitation(16, 4, data_format="NHWC"),
         NormalizedExcitation(16, 4, data_format="NHWC"),
+        WeightNormExcitation(16, 4, data_format="NHWC"),
         NamedExcitation(),
     ],
     ids=lambda layer: type(layer).__name__,

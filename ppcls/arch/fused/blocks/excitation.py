@@ -122,8 +122,8 @@ def _inner(layer: nn.Layer) -> nn.Layer:
 
 def _is_plain(layer: nn.Layer) -> bool:
     """Returns whether a layer is a convolution with a bias that multiplies each pixel by one matrix."""
-    if type(layer) is not nn.Conv2D or layer.bias is None:
-        return False
+    if type(layer) is not nn.Conv2D or layer.bias is None or "folded" not in vars(layer):
+        return False  # without `folded`, the weight may change in each call, see `ppcls.arch.fused.layers`
     return layer.weight.shape[2:] == [1, 1] and groups_of(layer) == 1
 
 
