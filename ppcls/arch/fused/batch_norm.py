@@ -175,8 +175,9 @@ class _Launcher:
         operands = map(address, (x, shortcut, output, *statistics))
         epsilon = ctypes.c_float(epsilon_of(norm))
         across, down = self._grid
-        self._grid = (across, min(_RUNNING_BLOCKS * down, self._most_down))
-        self._launch(f"normalize_running_{tail}", *operands, epsilon, _pitch(x))
+        grid = (across, min(_RUNNING_BLOCKS * down, self._most_down))
+        kernel = f"normalize_running_{tail}"
+        self._kernels.launch(kernel, grid, self._block, *operands, epsilon, _pitch(x), *self._shape)
         return output
 
     def append(self, target: Tensor, first: int, x: Tensor) -> None:
