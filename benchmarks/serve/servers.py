@@ -32,7 +32,7 @@ class RunningServers(ExitStack):
     """Starts servers when they are first measured, and stops all of them at the end of the ``with`` block.
 
     Args:
-        commands: Command line of each server. Its first line of output contains ``served on ADDRESS``.
+        commands: Command line of each server. A line of its output contains ``served on ADDRESS``.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
@@ -50,8 +50,9 @@ class RunningServers(ExitStack):
             command = self._commands[server]
             process = self.enter_context(started_process(command, stdout=subprocess.PIPE, text=True))
             assert process.stdout is not None  # because of PIPE
-            _, separator, rest = process.stdout.readline().partition(" served on ")
-            if not separator:
+            lines = (line.partition(" served on ") for line in process.stdout)
+            rest = next((rest for _, separator, rest in lines if separator), None)
+            if rest is None:
                 raise MeasurementFailed("the server did not start; see its output above")
             self._addresses[server] = rest.split()[0]
         return self._addresses[server]
