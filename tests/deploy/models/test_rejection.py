@@ -178,9 +178,15 @@ def test_all_programs_answer_unknown_by_the_same_score(
     actual = Predictor(bundle, device="cpu").predict(images)
     program = [sys.executable, str(bundle / "runners/python/predict.py")]
     lines = subprocess.run([*program, *files], capture_output=True, text=True).stdout.splitlines()
+    rule = read_rejection(best, 4)
+    assert rule is not None
     for one, other, line in zip(expected, actual, lines, strict=True):
-        assert one.known_score == pytest.approx(other.known_score, rel=1e-4)
-        assert one.unknown == other.unknown == (": unknown, score " in line)
+        assert one.known_score is not None
+        # Distances near 0 are the roots of differences of large numbers, which float32 rounds.
+        assert one.known_score == pytest.approx(other.known_score, rel=1e-4, abs=1e-3)
+        assert other.unknown == (": unknown, score " in line)
+        if isinstance(rule.threshold, tuple) or abs(one.known_score - rule.threshold) > 1e-3:
+            assert one.unknown == other.unknown
     assert subprocess.run([*program, "verify"], capture_output=True, text=True).stdout.startswith("PASS")
     tree = json.loads((bundle / "bundle.json").read_text())
     tree["golden"][0]["known_score"] += 1
