@@ -22,6 +22,7 @@ from ppcls.errors import SignalExit, SignalInterrupt
 from ppcls.files import print_error
 
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)  # by children; SIGTERM is only ignored from others
 _CLOSE = 0  # not the number of any signal
 _GRACE = 10.0  # seconds until a process ends whose main thread does not react to a signal
 
@@ -132,6 +133,20 @@ def deferred_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def group_signals_blocked() -> Iterator[None]:
+    """Blocks the signals of `ignore_group_signals`, also in child processes that start in the context.
+
+    Otherwise such a signal would end a child that has not yet called `ignore_group_signals`. This process
+    handles signals that it receives meanwhile at the end of the context.
+    """
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, *_IGNORED})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
 def ignore_group_signals(end: Callable[[], None]) -> None:
     """Makes a child process ignore signals that are sent to a whole group of processes.
 
@@ -142,7 +157,7 @@ def ignore_group_signals(end: Callable[[], None]) -> None:
     Args:
         end: Function that ends the process. It is called in another thread when the parent sends SIGTERM.
     """
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+    for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     # A handler would not know the sender. The mask also replaces the handler that Paddle installs in C++.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

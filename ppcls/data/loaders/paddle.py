@@ -42,7 +42,7 @@ from ppcls.data.transforms.specs.fuse import resize_chain
 from ppcls.data.transforms.specs.rng import uniforms
 from ppcls.errors import UserError, counted
 from ppcls.files.objects import StorageAccessError, StorageError
-from ppcls.runtime.signals import ignore_group_signals
+from ppcls.runtime.signals import group_signals_blocked, ignore_group_signals
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _NO_SWITCH = 60.0  # seconds
@@ -294,7 +294,8 @@ class PaddleLoader(OrderedLoader):
             if self._loader.num_workers:
                 collect_before_fork()
             try:
-                self._batches = iter(self._loader)
+                with group_signals_blocked():  # until the workers ignore them
+                    self._batches = iter(self._loader)
             except OSError as error:  # also the queues of the workers are in shared memory
                 if error.errno != errno.ENOSPC:
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from paths import ROOT
 from runs import GUARD
 
 from ppcls.data.index.protocol import Index
+from ppcls.data.loaders import paddle as paddle_loader
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.loaders.dali.loader import DaliLoader
 from ppcls.data.loaders.dali.settings import DaliSettings
@@ -198,6 +200,25 @@ def test_interrupted_iteration_frees_batches_that_were_not_received(index: Index
         Path(f"/dev/shm/paddle_{worker}_0_1").write_bytes(b"a batch")
     batches.close()
     assert not [file for worker in workers for file in Path("/dev/shm").glob(f"paddle_{worker}_*")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
+def test_worker_survives_a_signal_to_the_group_while_it_starts(
+    index: Index, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    expected = take(MAKERS["paddle-0"](index, ORDER, TRAIN))
+
+    def start(worker: int) -> None:
+        line = ["-c", f"import os; os.kill({os.getpid()}, {int(number)})"]  # not from the training process
+        subprocess.run([sys.executable, *line], check=True)
+        exit_with_parent(worker)
+
+    monkeypatch.setattr(paddle_loader, "exit_with_parent", start)
+    loader = MAKERS["paddle-2"](index, ORDER, TRAIN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert_equal(take(loader), expected)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+    loader.release()
 
 
 def start_worker_and_die(connection: Any) -> None:

@@ -436,7 +436,8 @@ def _parse_digits(text: NDArray[np.uint8], begin: Offsets, end: Offsets) -> tupl
         digits = text[end - 1 - place] - np.uint8(ord("0"))  # other characters become values above 9
         inside = place < length
         valid &= (digits <= 9) | ~inside
-        values += np.where(inside, digits, 0) * _POWERS[place]
+        # As int64: NumPy 1 would multiply bytes by a number in the narrowest type that holds the number.
+        values += np.where(inside, digits, 0).astype(np.int64) * _POWERS[place]
     return values, valid
 
 

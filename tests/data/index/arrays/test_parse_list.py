@@ -146,3 +146,16 @@ def test_valid_lists_are_parsed_together(
     assert outcome(lambda: parse_list(LISTING, io.BytesIO(data), form)) == expected
     assert isinstance(expected, dict)
     assert parsed == 1  # the first line, whose form all others must have
+
+
+@pytest.mark.parametrize("form", [FORMS["once"], FORMS["cameras"]], ids=["once", "cameras"])
+def test_large_class_ids_are_exact(form: LineFormat) -> None:
+    """NumPy 1 would compute them with 16 or 32 bits."""
+    labels = [7, 65_536, 90_000, 987_654_321, 10**17 + 1]
+    camera = " 3" if form.labelled == "with cameras" else ""
+    data = "".join(f"{label}.jpg {label}{camera}\n" for label in labels).encode()
+    arrays = parse_list(LISTING, io.BytesIO(data), form)
+    assert arrays.labels.tolist() == labels
+    assert outcome(lambda: parse_list(LISTING, io.BytesIO(data), form)) == outcome(
+        lambda: parse_lines(data, form)
+    )
