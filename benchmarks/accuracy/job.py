@@ -37,7 +37,7 @@ _WEIGHT_OPTIONS = {"layer_scale_init_value", "head_init_scale"}
 _OTHER_OPTIONS = {
     "depth",
     "widen_factor",
-    "block",
+    "wide_block",
     "stride_list",
     "use_first_short_conv",
 }  # read by `_network`
@@ -156,7 +156,7 @@ def _network(arch: Arch) -> dict[str, Any]:
         depth = options.get("depth", 28)
         if arch.batch_norm_momentum is None:
             network["batch_norm_momentum"] = 0.999
-        block = options.get("block", "fixmatch")
+        block = options.get("wide_block", "fixmatch")
         return network | {"depth": depth, "widen_factor": options.get("widen_factor", 2), "block": block}
     if arch.name not in _TIMM:
         known = ", ".join(("WideResNet", *sorted(_TIMM)))

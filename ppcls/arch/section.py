@@ -278,7 +278,7 @@ class Arch(ModelSection):
     """WideResNet: number of layers. Must be 6 n + 4 for n blocks per stage; default: 28."""
     widen_factor: Count | None = None
     """WideResNet: number of channels of the first stage divided by 16; default: 2."""
-    block: Literal["fixmatch", "original"] | None = None
+    wide_block: Literal["fixmatch", "original"] | None = None
     """WideResNet: blocks of the paper (`original`), with ReLU, or those of FixMatch's code, with leaky ReLU.
     There, the first blocks of the last two stages do not normalize their input. Default: fixmatch."""
     classifier_dropout: Decay | None = None

@@ -1,8 +1,8 @@
 """WideResNet (Zagoruyko & Komodakis 2016, https://arxiv.org/abs/1605.07146) as in FixMatch.
 
 As in FixMatch's code, the activation is leaky ReLU, and the first block of the last two stages does not
-normalize its input. With the option ``block: original``, the network is that of the paper: the activation is
-ReLU, and all blocks normalize their input.
+normalize its input. With the option ``wide_block: original``, the network is that of the paper: the
+activation is ReLU, and all blocks normalize their input.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class WideResNet(nn.Layer):  # type: ignore[misc]
         depth: Number of layers: 6 n + 4 for n blocks per stage.
         widen_factor: Number of channels of the first stage divided by 16.
         dropout: Dropout rate in the blocks.
-        block: Kind of the blocks.
+        wide_block: Kind of the blocks.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class WideResNet(nn.Layer):  # type: ignore[misc]
         depth: int = 28,
         widen_factor: int = 2,
         dropout: float = 0.0,
-        block: Block = "fixmatch",
+        wide_block: Block = "fixmatch",
     ) -> None:
         super().__init__()
-        self._block = block
+        self._block = wide_block
         self.conv1 = nn.Conv2D(
             input_image_channel, _STEM, 3, padding=1, bias_attr=False, data_format=data_format
         )
@@ -106,7 +106,7 @@ class WideResNet(nn.Layer):  # type: ignore[misc]
             width = _STEM * widen_factor << stage
             blocks = []
             for i in range((depth - 4) // 6):
-                settings = stride if i == 0 else 1, stage == 0, dropout, block, data_format
+                settings = stride if i == 0 else 1, stage == 0, dropout, wide_block, data_format
                 blocks.append(WideBlock((channels, width), *settings))
                 channels = width
             self.add_sublayer(f"block{stage + 1}", nn.Sequential(("layer", nn.Sequential(*blocks))))

@@ -36,7 +36,7 @@ def test_network_of_fixmatch_has_the_published_size_and_paddleclas_names() -> No
 @pytest.mark.parametrize("block", ["fixmatch", "original"])
 def test_layouts_agree_and_every_trained_parameter_gets_a_gradient(block: str) -> None:
     image = np.random.default_rng(0).standard_normal((4, 3, 33, 29), dtype=np.float32)
-    options = {"class_num": 7, "depth": 10, "widen_factor": 1, "block": block}
+    options = {"class_num": 7, "depth": 10, "widen_factor": 1, "wide_block": block}
     models = [build_model("WideResNet", data_format=layout, **options) for layout in ("NCHW", "NHWC")]
     models[1].set_state_dict(models[0].state_dict())
     logits = [
@@ -51,21 +51,21 @@ def test_layouts_agree_and_every_trained_parameter_gets_a_gradient(block: str) -
 
 def test_original_blocks_train_all_parameters_and_have_the_published_size() -> None:
     """36.5 million for depth 28 and width 10 (table 4 of the paper). Both kinds have the same names."""
-    model = build_model("WideResNet", 10, depth=28, widen_factor=10, block="original")
+    model = build_model("WideResNet", 10, depth=28, widen_factor=10, wide_block="original")
     statistics = ("_mean", "_variance")
     trained = {name: each for name, each in model.named_parameters() if not name.endswith(statistics)}
     assert not any(each.stop_gradient for each in trained.values())
     assert round(sum(each.size for each in trained.values()) / 1e6, 1) == 36.5
     small = {"depth": 10, "widen_factor": 1}
     names = [
-        list(build_model("WideResNet", 10, block=kind, **small).state_dict())
+        list(build_model("WideResNet", 10, wide_block=kind, **small).state_dict())
         for kind in ("fixmatch", "original")
     ]
     assert names[0] == names[1]
 
 
 def test_original_block_computes_the_formula_of_the_paper() -> None:
-    model = build_model("WideResNet", 10, depth=10, widen_factor=2, block="original")
+    model = build_model("WideResNet", 10, depth=10, widen_factor=2, wide_block="original")
     model.eval()
     block = model.block2.layer[0]  # with a convolution as its shortcut
     x = paddle.to_tensor(np.random.default_rng(0).standard_normal((2, 32, 8, 8), dtype=np.float32))
