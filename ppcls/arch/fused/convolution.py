@@ -62,7 +62,7 @@ def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     return output
 
 
-def convolve_packed(x: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+def convolve_ordered(x: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
     """Returns the result of `convolve` without a gradient.
 
     Args:

@@ -21,22 +21,7 @@ __device__ __forceinline__ float *shared_memory() {
 __device__ __forceinline__ void means_of(const uint4 *image, int pixels, int columns, float *sums, float *mean) {
   const int thread = threadIdx.x, column = thread % columns, part = thread / columns, parts = GATE_THREADS / columns;
   float sum[VECTOR] = {};
-  if (part < parts)
-    for (int first = part; first < pixels; first += UNROLL * parts) {
-      uint4 packed[UNROLL];
-#pragma unroll
-      for (int i = 0; i < UNROLL; ++i) {
-        const int pixel = first + i * parts;
-        packed[i] = pixel < pixels ? image[pixel * columns + column] : make_uint4(0u, 0u, 0u, 0u);
-      }
-#pragma unroll
-      for (int i = 0; i < UNROLL; ++i) {
-        float value[VECTOR];
-        unpack(packed[i], value);
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) sum[j] += value[j];
-      }
-    }
+  if (part < parts) add_pixels(image, column, part, parts, pixels, columns, sum);
 #pragma unroll
   for (int j = 0; j < VECTOR; ++j) sums[j * GATE_THREADS + thread] = sum[j];
   for (int rows = parts; rows > 1;) { // the first half of the parts adds the second half

@@ -118,13 +118,13 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     # cuDNN's depthwise convolutions are slower than Paddle's in this layout.
     if depthwise or (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x)
-    packed = vars(layer).get("folded")
+    ordered = vars(layer).get("folded")
     image, channels, settings = operands
-    if packed is None or not packed.usable:
+    if ordered is None or not ordered.usable:
         y = convolution.convolve(image, _widened_weight(layer, channels, dtype), settings)
     else:
-        (kernel,) = packed.get((dtype, channels))
-        y = convolution.convolve_packed(image, kernel, settings)
+        (kernel,) = ordered.get((dtype, channels))
+        y = convolution.convolve_ordered(image, kernel, settings)
     return y if layer.bias is None else y + cast(layer.bias, dtype)
 
 

@@ -305,8 +305,12 @@ class CublasLt:
         self._set(description, _TRANSPOSE_B, ctypes.c_int(operation.kind == "weight"))
         name: Epilogue = "none"
         if operation.biased:
-            name = "bias_gelu" if operation.gelu else "bias"
-            name = "bias_gradient" if operation.kind == "weight" else name
+            if operation.kind == "weight":
+                name = "bias_gradient"
+            elif operation.gelu:
+                name = "bias_gelu"
+            else:
+                name = "bias"
             # The search for an algorithm needs a pointer with the alignment of the later ones.
             self._set(description, _BIAS_POINTER, ctypes.c_void_p(self._workspace.data_ptr()))
         self._set(description, _EPILOGUE, ctypes.c_int(_EPILOGUES[name]))

@@ -5,7 +5,6 @@
 // fixed.
 
 #define THREADS 512 // threads per block
-#define UNROLL 4    // pixels that a thread loads before it uses them
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     mean_pool(const uint4 *x, uint4 *y, int pixels, int columns) {
@@ -13,22 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int column = blockIdx.y * blockDim.x + threadIdx.x, thread = threadIdx.y * blockDim.x + threadIdx.x;
   const uint4 *image = x + (long long)blockIdx.x * pixels * columns;
   float sum[VECTOR] = {};
-  if (column < columns)
-    for (int first = threadIdx.y; first < pixels; first += UNROLL * blockDim.y) {
-      uint4 packed[UNROLL];
-#pragma unroll
-      for (int i = 0; i < UNROLL; ++i) {
-        const int pixel = first + i * blockDim.y;
-        packed[i] = pixel < pixels ? image[(long long)pixel * columns + column] : make_uint4(0u, 0u, 0u, 0u);
-      }
-#pragma unroll
-      for (int i = 0; i < UNROLL; ++i) {
-        float value[VECTOR];
-        unpack(packed[i], value);
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) sum[j] += value[j];
-      }
-    }
+  if (column < columns) add_pixels(image, column, threadIdx.y, blockDim.y, pixels, columns, sum);
 #pragma unroll
   for (int j = 0; j < VECTOR; ++j) shared[j * THREADS + thread] = sum[j];
   // blockDim.y is a power of two.

@@ -76,3 +76,25 @@ template <Tail TAIL> __device__ __forceinline__ float activate(float value) {
   if (TAIL == SWISH) return value * sigmoid(value);
   return value;
 }
+
+#define PIXELS_AHEAD 4 // pixels that a thread loads before it adds them
+
+// Adds a vector of every `step`-th pixel of an image to `sum`, from the pixel `first` on. The order is fixed.
+__device__ __forceinline__ void add_pixels(const uint4 *image, int column, int first, int step, int pixels,
+                                           int columns, float (&sum)[VECTOR]) {
+  for (; first < pixels; first += PIXELS_AHEAD * step) {
+    uint4 packed[PIXELS_AHEAD];
+#pragma unroll
+    for (int i = 0; i < PIXELS_AHEAD; ++i) {
+      const int pixel = first + i * step;
+      packed[i] = pixel < pixels ? image[(long long)pixel * columns + column] : make_uint4(0u, 0u, 0u, 0u);
+    }
+#pragma unroll
+    for (int i = 0; i < PIXELS_AHEAD; ++i) {
+      float value[VECTOR];
+      unpack(packed[i], value);
+#pragma unroll
+      for (int j = 0; j < VECTOR; ++j) sum[j] += value[j];
+    }
+  }
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from ppcls.arch.fused.cuda import copy_to_gpu
+from ppcls.runtime.hardware import usable_cores
 
 Array = NDArray[Any]
 
-_THREADS = min(8, len(os.sched_getaffinity(0)))
+_MOST_THREADS = 8
 _SMALLEST_BYTES = 1 << 20  # below this size, one thread copies a batch
 
 
@@ -28,7 +28,8 @@ class PinnedBuffer:
 
     def __init__(self) -> None:
         self._memory: NDArray[np.uint8] | None = None
-        self._threads = ThreadPoolExecutor(_THREADS)
+        self._parts = min(_MOST_THREADS, usable_cores())
+        self._threads = ThreadPoolExecutor(self._parts)
 
     def join(self, images: Sequence[Array]) -> Array:
         """Copies images of the same shape and dtype into the buffer, and returns the batch [B, ...] there.
@@ -44,7 +45,7 @@ class PinnedBuffer:
         if batch.nbytes < _SMALLEST_BYTES:
             copy(range(len(images)))
         else:
-            list(self._threads.map(copy, np.array_split(range(len(images)), _THREADS)))
+            list(self._threads.map(copy, np.array_split(range(len(images)), self._parts)))
         return batch
 
     def fill(self, images: Array) -> Array:
@@ -96,7 +97,7 @@ class PinnedBuffer:
 
     def _fill_parts(self, batch: Array, images: Array) -> Iterator[Array]:
         """Copies ``images`` to ``batch``, and yields its parts in order, each when it is filled."""
-        count = 1 if images.nbytes < _SMALLEST_BYTES else 2 * _THREADS
+        count = 1 if images.nbytes < _SMALLEST_BYTES else 2 * self._parts
         targets, sources = (np.array_split(array.reshape(-1), count) for array in (batch, images))
         if count == 1:
             np.copyto(targets[0], sources[0])
