@@ -38,6 +38,9 @@ class InferBenchmarkOptions(RequestOptions):
         "architectures to measure with random weights, on a GPU in float16 as `AMP.level: O2` trains them",
         metavar="NAME",
     )
+    exported: bool = option(
+        False, "export the models of --random by --format ppcls in float16, and measure the exported models"
+    )
     override: tuple[str, ...] = option(
         (), "set values of Global, such as Global.device=cpu", names=["-o"], metavar="KEY=VALUE"
     )
@@ -64,7 +67,8 @@ def measure_infer(options: InferBenchmarkOptions) -> None:
         raise UserError("nothing to measure; use --model PATH or --random NAME")
     check_out(options.out)
     with temporary_folder("models") as folder:
-        _measure(options, [*options.model, *write_random_models(options.random, options.override, folder)])
+        random = write_random_models(options.random, options.override, folder, exported=options.exported)
+        _measure(options, [*options.model, *random])
 
 
 def _measure(options: InferBenchmarkOptions, paths: Sequence[Path]) -> None:

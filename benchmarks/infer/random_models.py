@@ -23,7 +23,9 @@ _TIMEOUT = 600.0  # seconds to initialize all networks
 _IMAGES = 4  # of which batch norms get their statistics
 
 
-def write_random_models(names: Sequence[str], overrides: Sequence[str], folder: Path) -> list[Path]:
+def write_random_models(
+    names: Sequence[str], overrides: Sequence[str], folder: Path, *, exported: bool = False
+) -> list[Path]:
     """Writes random weights and a config for each architecture.
 
     The networks are those of `configs/ResNet50_photos.yaml` with 1,000 classes, in NHWC and with the fused
@@ -33,9 +35,10 @@ def write_random_models(names: Sequence[str], overrides: Sequence[str], folder: 
         names: Architectures.
         overrides: Settings ``key=value`` of ``Global``.
         folder: Folder that receives the files.
+        exported: Whether to export the models by ``ppcls export --format ppcls --precision float16``.
 
     Returns:
-        The configs, which name their weights.
+        The configs, which name their weights, or the folders of the exported models.
 
     Raises:
         UserError: An architecture is unknown, or it cannot be built for images of 224 px.
@@ -44,19 +47,19 @@ def write_random_models(names: Sequence[str], overrides: Sequence[str], folder: 
         return []
     if unknown := [name for name in names if name not in ZOO]:
         raise UserError(f"--random: there is no architecture {unknown[0]}; `ppcls models list` shows them")
-    task = {"names": list(names), "overrides": list(overrides), "folder": str(folder)}
+    task = {"names": list(names), "overrides": list(overrides), "folder": str(folder), "exported": exported}
     try:
         MeasuringProcess(worker_command(_WORKER, "random"), task, _TIMEOUT).run()
     except MeasurementFailed as failure:
         raise UserError(f"--random: {failure.reason}") from None
-    return [folder / f"{name}.yaml" for name in names]
+    return [folder / (name if exported else f"{name}.yaml") for name in names]
 
 
 def write(task: Mapping[str, Any]) -> dict[str, Any]:
     """Writes the files of `write_random_models` in this process.
 
     Args:
-        task: Dict with ``names``, ``overrides`` and ``folder``.
+        task: Dict with ``names``, ``overrides``, ``folder`` and ``exported``.
 
     Returns:
         An empty sample.
@@ -66,11 +69,16 @@ def write(task: Mapping[str, Any]) -> dict[str, Any]:
     configs = {name: _config(name, path, task["overrides"]) for name, path in weights.items()}
     settings = configs[task["names"][0]].Global
     runtime.start(settings.model_copy(update={"device": "cpu"}))  # imports Paddle
+    from ppcls.deploy.export.export import PrecisionSettings, export_model
+    from ppcls.deploy.models.source import source_of_config
     from ppcls.weights.files import write_arrays
 
     for name, config in configs.items():
         write_arrays(weights[name], _random_network(config).state_dict())
         (folder / f"{name}.yaml").write_text(dump_config(config), encoding="utf-8")
+        if task["exported"]:
+            half = PrecisionSettings("float16")
+            export_model(source_of_config(config), folder / name, "ppcls", settings=half)
     return {}
 
 

@@ -53,7 +53,7 @@ def find_models(paths: Sequence[Path], overrides: Sequence[str], *, trust: bool 
 def _engine(source: ModelSource) -> str:
     if source.config is not None:
         return "Paddle, as trained"
-    engine = _ENGINES[choose_engine(source)]
+    engine = "Paddle, exported for ppcls" if source.builds_network else _ENGINES[choose_engine(source)]
     precision = source.description.precision
     return engine if precision == "float32" else f"{engine} {precision}"
 

@@ -35,7 +35,7 @@ _INFERENCE = "inference"  # default folder of an exported model, in the folder o
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(ModelOptions):
-    """Export a model as a bundle, for Paddle Inference, ONNX or OpenVINO, or only its weights."""
+    """Export a model as a bundle, for Paddle Inference, ppcls, ONNX or OpenVINO, or only its weights."""
 
     examples: ClassVar[Sequence[str]] = (
         "ppcls export --model runs/pets --trust --format bundle --runners python,cpp",
@@ -196,10 +196,11 @@ def _export(options: ExportOptions) -> None:
 
 def _check_converted(options: ExportOptions, source: ModelSource) -> None:
     """Checks the options for a model that is exported already."""
-    if options.format not in ("onnx", "bundle"):
+    if options.format not in ("onnx", "bundle") or source.builds_network:
         raise UserError(
-            f"{source.file}: this model is already exported; use --format onnx or --format bundle, or start "
-            "from its checkpoint folder"
+            f"{source.file}: this model is already exported; "
+            + ("" if source.builds_network else "use --format onnx or --format bundle, or ")
+            + "start from its checkpoint folder"
         )
     for name, value, default in (
         ("--precision", options.precision, "float32"),

@@ -346,6 +346,12 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         description = source.description_on(runtime.device)
         trained = TrainedModel(network, precision, source.run, description, source.file, runtime)
         return trained, description, runtime.cores
+    if source.builds_network:
+        from ppcls.deploy.models.exported_network import load_exported_network
+
+        description = source.description_on(runtime.device)
+        built = load_exported_network(source.file, description, source.run, runtime)
+        return built, description, runtime.cores
     from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
     model = PaddleInferenceModel(source.file, source.description, runtime, trust=source.trust)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic import GetCoreSchemaHandler
@@ -94,7 +94,7 @@ class Variants:
     """
 
     plain: type[Section]
-    others: Mapping[str, type[Section]]
+    others: Mapping[str, type[Section]] = field(hash=False)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any) -> Section:

@@ -21,7 +21,7 @@ from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
 from ppcls.data.transforms.specs import Op, ToCHWImage, plan_chain, split_chain
 from ppcls.deploy.export.accuracy import check_accuracy, compare_accuracy
-from ppcls.deploy.export.formats import Exporter, find_exporter
+from ppcls.deploy.export.formats import Exporter, ModelToWrite, find_exporter
 from ppcls.deploy.export.gpu_network import GpuNetwork, has_gpu_form
 from ppcls.deploy.export.parity import Array, compare
 from ppcls.deploy.export.precision import (
@@ -47,13 +47,14 @@ from ppcls.deploy.models.rejection import RejectionRule
 from ppcls.deploy.models.source import ModelSource, need_infer
 from ppcls.deploy.models.trained import build_activation, load_network
 from ppcls.deploy.predictor import InferenceModel
-from ppcls.engine.core.networks import Losses
+from ppcls.engine.core.networks import Losses, build_network, read_inferred
 from ppcls.engine.evaluation.labels import label_by_names, warn_of_labels
 from ppcls.errors import UserError, counted
 from ppcls.files import new_folder, print_error, write_text
 from ppcls.files.home import writable_home
 from ppcls.runtime.hardware import usable_cores
 from ppcls.runtime.start import Runtime
+from ppcls.weights.files import Arrays, fill_model
 from ppcls.weights.manifest import read_record
 from ppcls.zoo import ZOO
 
@@ -120,14 +121,16 @@ def export_model(
 
     Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is always
     NCHW, because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail
-    on NHWC models that add, split or concatenate channels. Only inside a `GpuNetwork`, it is NHWC.
+    on NHWC models that add, split or concatenate channels. Only inside a `GpuNetwork`, and for ppcls itself,
+    it is NHWC.
 
     Args:
         source: Trained model.
         folder: Output folder, which is created when all files are complete. It contains ``inference.yml``
             and the model. The model is ``inference.onnx`` for ONNX, ``inference.xml`` and ``inference.bin``
-            for OpenVINO, or ``inference.json`` and ``inference.pdiparams`` for Paddle Inference. With Paddle
-            2.6, ``inference.pdmodel`` replaces ``inference.json``.
+            for OpenVINO, ``inference.safetensors`` for ppcls itself, or ``inference.json`` and
+            ``inference.pdiparams`` for Paddle Inference. With Paddle 2.6, ``inference.pdmodel`` replaces
+            ``inference.json``.
         kind: Format of the exported model.
         preprocess: Transforms that the exported model contains. It then expects RGB pixels [B, H, W, 3]
             uint8. With ``all``, images can have any size. With ``normalize``, the model only normalizes them,
@@ -160,12 +163,13 @@ def export_model(
         )
     exporter.check_calibration(settings.calibration, settings.activations)
     exporter.check(settings.precision, runtime)
+    exporter.check_preprocess(preprocess)
     if source.config is None:
         raise UserError(
             f"{source.file}: this model is already exported; expected a checkpoint folder or a config"
         )
     config = source.config
-    arch = config.Arch.with_data_format("NCHW")
+    arch = exporter.arrange(config.Arch)
     losses = config.Loss.Train
     temperature = source.description.Output.temperature
     description = describe_model(arch, need_infer(config.Infer), source.description.names, temperature)
@@ -177,13 +181,14 @@ def export_model(
     network = load_network(arch, losses, source.file)
     if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
+    description = exporter.describe(description, arch)
     activation = build_activation(description.Output.activation, temperature)
     trained = nn.Sequential(network, activation)
     trained.eval()
     model = trained
     finish = None
     gpu_network = None
-    if exporter.uses_gpu and settings.precision == "float16":  # `check` allows this only on a GPU
+    if exporter.has_gpu_form and settings.precision == "float16":  # `check` allows this only on a GPU
         gpu_network = _load_gpu_network(arch, losses, source.file, transpose=preprocess is None)
     if gpu_network is not None:
         model = nn.Sequential(gpu_network, activation)
@@ -207,9 +212,12 @@ def export_model(
         with new_folder(folder) as temporary:
             # A copy, because to_static of Paddle 2.6 replaces the forward functions by slow ones.
             run_trained = partial(_run, copy.deepcopy(trained), finish)
-            file = exporter.write(
-                partial(save_program, model, description), temporary, description.Global.model_name
+            original = ModelToWrite(
+                description.Global.model_name,
+                partial(save_program, model, description),
+                partial(_read_weights, arch, losses, source.file),
             )
+            file = exporter.write(original, temporary)
             # On a GPU, the trained model may compute in TF32.
             is_exact = not exporter.uses_gpu or preprocess == "all" or runtime.device == "cpu"
             if is_exact:
@@ -248,6 +256,13 @@ def export_model(
         ) from None
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(files, description, difference, quantized, reason)
+
+
+def _read_weights(arch: AnyArch, losses: Losses, weights: Path) -> Arrays:
+    """Returns the weights of the network that is exported, with the names of ppcls."""
+    network = build_network(arch)
+    fill_model(network, read_inferred(arch, losses, weights), weights)
+    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
 
 def _exported_rule(source: ModelSource) -> RejectionRule | None:

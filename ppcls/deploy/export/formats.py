@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,10 +20,12 @@ from ppcls.errors import UserError
 if TYPE_CHECKING:  # these modules import Paddle
     from numpy.typing import NDArray
 
+    from ppcls.arch.distillation_model import AnyArch
     from ppcls.deploy.export.precision import Activations, CalibrationMethod, QuantizedOperators
-    from ppcls.deploy.models.description import ModelDescription, Precision
+    from ppcls.deploy.models.description import ModelDescription, Precision, Preprocess
     from ppcls.deploy.predictor import InferenceModel
     from ppcls.runtime.start import Runtime
+    from ppcls.weights.files import Arrays
 
 EXPORTERS: dict[str, Exporter] = {}
 _STEM = "inference"  # name of the files of a program
@@ -33,6 +36,21 @@ _PADDLE_DEVICES = {
 _NO_COMPARISON = "so the exported model cannot be compared with the trained one; nothing was written"
 
 
+@dataclass(frozen=True)
+class ModelToWrite:
+    """A trained model in float32, which a format writes.
+
+    Attributes:
+        name: Name of the architecture, for messages.
+        save_program: Function that saves the model as Paddle's program under a path without a suffix.
+        read_weights: Function that returns the weights of the network by name.
+    """
+
+    name: str
+    save_program: Callable[[Path], None]
+    read_weights: Callable[[], Arrays]
+
+
 class Exporter:
     """Base class of formats. A subclass registers itself under its ``name``.
 
@@ -40,12 +58,14 @@ class Exporter:
         name: Name of the format on the command line.
         description: Description of the format in the help.
         uses_gpu: Whether an exported model is loaded on the run's device. Otherwise, it runs on the CPU.
+        has_gpu_form: Whether float16 models of some networks are exported as a `GpuNetwork`.
         calibrations: Methods by which users can choose the ranges of int8 tensors.
     """
 
     name: ClassVar[str]
     description: ClassVar[str]
     uses_gpu: ClassVar[bool] = False
+    has_gpu_form: ClassVar[bool] = False
     calibrations: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -70,13 +90,27 @@ class Exporter:
             UserError: It does not support it.
         """
 
-    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
-        """Writes a model in float32, and returns its file.
+    def check_preprocess(self, preprocess: Preprocess | None) -> None:
+        """Checks that exported models can contain transforms.
 
-        Args:
-            save_program: Function that saves Paddle's program under a path without a suffix.
-            folder: Existing folder for the files.
-            name: Name of the architecture, for messages.
+        Raises:
+            UserError: They cannot.
+        """
+
+    def arrange(self, arch: AnyArch) -> AnyArch:
+        """Returns the section of the network to export, in the layout of the format.
+
+        Raises:
+            UserError: The format does not support the architecture.
+        """
+        return arch.with_data_format("NCHW")
+
+    def describe(self, description: ModelDescription, arch: AnyArch) -> ModelDescription:  # noqa: ARG002
+        """Returns the description of the model with what only this format needs."""
+        return description
+
+    def write(self, model: ModelToWrite, folder: Path) -> Path:
+        """Writes a model in float32 to an existing folder, and returns its file.
 
         Raises:
             UserError: The program cannot be converted.
@@ -142,6 +176,7 @@ class PaddleExporter(Exporter):
     name = "paddle"
     description = "for Paddle Inference"
     uses_gpu = True
+    has_gpu_form = True
 
     def check(self, precision: Precision, runtime: Runtime) -> None:
         """See `Exporter.check`."""
@@ -159,11 +194,11 @@ class PaddleExporter(Exporter):
             "(-o Global.device=gpu), or use --format onnx --precision float16"
         )
 
-    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:  # noqa: ARG002
+    def write(self, model: ModelToWrite, folder: Path) -> Path:
         """See `Exporter.write`."""
         from ppcls.deploy.models.source import find_program
 
-        save_program(folder / _STEM)
+        model.save_program(folder / _STEM)
         return find_program(folder)
 
     def to_float16(self, file: Path, name: str) -> None:
@@ -174,6 +209,65 @@ class PaddleExporter(Exporter):
         from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 
         return PaddleInferenceModel(file, description, runtime, trust=True)
+
+
+class PpclsExporter(Exporter):
+    """Networks that ppcls builds itself: a description names the architecture, a file has the weights."""
+
+    name = "ppcls"
+    description = "for ppcls, the fastest on GPUs"
+    uses_gpu = True
+
+    def check(self, precision: Precision, runtime: Runtime) -> None:  # noqa: ARG002
+        """See `Exporter.check`."""
+        if precision == "int8":
+            raise UserError("--precision int8 needs --format onnx or openvino, got ppcls")
+
+    def check_preprocess(self, preprocess: Preprocess | None) -> None:
+        """See `Exporter.check_preprocess`."""
+        if preprocess is not None:
+            raise UserError(
+                f"--preprocess {preprocess}: ppcls prepares the images of --format ppcls itself; remove this "
+                "option"
+            )
+
+    def arrange(self, arch: AnyArch) -> AnyArch:
+        """See `Exporter.arrange`. The fused kernels need NHWC."""
+        from ppcls.zoo import ZOO
+
+        entry = ZOO.get(arch.exported.name)
+        if entry is None:
+            raise UserError(
+                f"--format ppcls: Arch.name: {arch.exported.name} is not part of ppcls, so an exported model "
+                "would need its code; use --format paddle or onnx, or the folder of the run"
+            )
+        return arch.with_data_format("NCHW" if entry.fixed_input else "NHWC")
+
+    def describe(self, description: ModelDescription, arch: AnyArch) -> ModelDescription:
+        """See `Exporter.describe`."""
+        return description.with_arch(arch.inferred)
+
+    def write(self, model: ModelToWrite, folder: Path) -> Path:
+        """See `Exporter.write`."""
+        from ppcls.deploy.models.exported_network import write_weights
+        from ppcls.deploy.models.programs.formats import NETWORK
+
+        file = folder / NETWORK
+        write_weights(file, model.read_weights())
+        return file
+
+    def to_float16(self, file: Path, name: str) -> None:
+        """See `Exporter.to_float16`."""
+        from ppcls.deploy.models.exported_network import to_float16
+
+        to_float16(file, name)
+
+    def load(self, file: Path, description: ModelDescription, runtime: Runtime) -> InferenceModel:
+        """See `Exporter.load`."""
+        from ppcls.deploy.models.exported_network import load_exported_network
+        from ppcls.engine.core.settings import ExecutionSettings
+
+        return load_exported_network(file, description, ExecutionSettings(), runtime)
 
 
 class OnnxExporter(Exporter):
@@ -196,12 +290,12 @@ class OnnxExporter(Exporter):
             )
         need_precision_tools(precision)
 
-    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
+    def write(self, model: ModelToWrite, folder: Path) -> Path:
         """See `Exporter.write`."""
         from ppcls.deploy.models.source import ONNX
 
         file = folder / ONNX
-        file.write_bytes(convert_to_onnx(save_program, folder, name))
+        file.write_bytes(convert_to_onnx(model.save_program, folder, model.name))
         return file
 
     def to_float16(self, file: Path, name: str) -> None:
@@ -264,7 +358,7 @@ class OpenVinoExporter(Exporter):
                     "remove it"
                 )
 
-    def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
+    def write(self, model: ModelToWrite, folder: Path) -> Path:
         """See `Exporter.write`."""
         from ppcls.deploy.export.openvino import write_openvino
         from ppcls.deploy.models.source import ONNX, OPENVINO
@@ -272,7 +366,7 @@ class OpenVinoExporter(Exporter):
         file = folder / OPENVINO
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             onnx = Path(temporary) / ONNX
-            onnx.write_bytes(convert_to_onnx(save_program, folder, name))
+            onnx.write_bytes(convert_to_onnx(model.save_program, folder, model.name))
             write_openvino(onnx, file)
         return file
 

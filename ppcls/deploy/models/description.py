@@ -17,7 +17,9 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, Valida
 from typing_extensions import Self
 
 from ppcls.arch.distillation_model import AnyArch
-from ppcls.config.base.choices import Keyed
+from ppcls.arch.rec_model import RecModel
+from ppcls.arch.section import Arch as PlainArch
+from ppcls.config.base.choices import Keyed, Variants
 from ppcls.config.base.errors import ConfigError, describe_problems
 from ppcls.config.base.fields import MAX_SIDE, Bound, Count, Positive
 from ppcls.config.base.problems import (
@@ -34,6 +36,7 @@ from ppcls.config.base.yaml import dump_yaml, read_description_yaml
 from ppcls.data.transforms.base import FixedChain, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.data.transforms.specs.chain import TransformsOfModel
+from ppcls.deploy.models.path_keys import remove_paths
 from ppcls.deploy.models.rejection import REJECTION_FILE, RejectionRule
 from ppcls.errors import UserError, counted
 from ppcls.postprocess import base
@@ -49,6 +52,7 @@ _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 # Last function of the model; l2_norm is for embeddings.
 Activation = Literal["softmax", "sigmoid", "none", "l2_norm"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
+_ARCH_KEYS = {*PlainArch.model_fields, *RecModel.model_fields}  # a student in distillation has more keys
 Preprocess = Literal["all", "normalize"]  # transforms that an exported model contains
 
 
@@ -195,6 +199,9 @@ class ModelDescription(Section):
     Rejection: RejectionRule | None = None
     """Rule for the answer unknown, computed by ppcls calibrate; null for none."""
     Export: ExportRecord | None = None
+    Arch: Annotated[PlainArch | RecModel, Variants(PlainArch, {"RecModel": RecModel})] | None = None
+    """Architecture of a model that ppcls exported for itself, whose file contains only weights; null for
+    other formats."""
 
     @model_validator(mode="after")
     def _check_input(self) -> Self:
@@ -232,6 +239,24 @@ class ModelDescription(Section):
             needed = postprocess.activation
             actual = self.Output.activation
             raise ValueError(f"{postprocess.kind} needs {needed}, but the model ends in {actual}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_arch(self) -> Self:
+        arch = self.Arch
+        if arch is None:
+            return self
+        if paths := remove_paths(_plain(arch)):
+            raise ValueError(f"Arch.{paths[0]}: not supported in the description of a model; remove this key")
+        expected_layout = "NHWC" if self.PreProcess.in_graph else arch.data_format
+        if self.Input.layout != expected_layout:
+            raise ValueError(f"Input.layout is {self.Input.layout}, but the network needs {expected_layout}")
+        if arch.embeds != (self.postprocess is None):
+            raise ValueError("PostProcess is null, but Arch is a classifier, or the other way round")
+        if not arch.embeds and arch.class_num != self.width:
+            raise ValueError(
+                f"Arch has {counted(arch.class_num, 'class')}, but Output.shape has {self.width}"
+            )
         return self
 
     def normalize(self, outputs: NDArray[Any]) -> NDArray[Any]:
@@ -408,6 +433,16 @@ class ModelDescription(Section):
             )
         return self.model_copy(update={"Rejection": rule})
 
+    def with_arch(self, arch: PlainArch | RecModel) -> ModelDescription:
+        """Returns a copy for a model whose file contains only the weights of an architecture.
+
+        The copy does not contain paths and initial weights that the section names.
+        """
+        tree = arch.model_dump(mode="json", include=_ARCH_KEYS, exclude_defaults=True)
+        remove_paths(tree)
+        kind = RecModel if arch.embeds else PlainArch
+        return self.model_copy(update={"Arch": kind.model_validate(tree)})
+
     def with_record(self, record: ExportRecord) -> ModelDescription:
         """Returns a copy with a record of the export."""
         return self.model_copy(update={"Export": record})
@@ -415,14 +450,21 @@ class ModelDescription(Section):
     def as_yaml(self) -> str:
         """Returns the text of ``inference.yml``."""
         tree = self.model_dump(mode="json")
-        for optional in ("Export", "Rejection"):
+        for optional in ("Export", "Rejection", "Arch"):
             if tree[optional] is None:
                 del tree[optional]
+        if self.Arch is not None:
+            tree["Arch"] = _plain(self.Arch)
         if self.Output.temperature == 1.0:
             del tree["Output"]["temperature"]
         if self.Output.normalized:
             del tree["Output"]["normalized"]
         return dump_yaml(tree)
+
+
+def _plain(arch: PlainArch | RecModel) -> dict[str, Any]:
+    """Returns a section as plain data, without default values."""
+    return arch.model_dump(mode="json", exclude_defaults=True)
 
 
 def describe_model(

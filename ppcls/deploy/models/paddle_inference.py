@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paddle import inference
 
 from ppcls.deploy.models.description import ModelDescription, Precision
-from ppcls.deploy.models.predictor_graphs import PredictorGraphs
+from ppcls.deploy.models.gpu.predictor_graphs import PredictorGraphs
 from ppcls.deploy.models.programs.check import read_program
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.cuda_graph.graph import STREAM_LOCK

@@ -27,7 +27,7 @@ from ppcls.deploy.models.description import (
     read_description,
 )
 from ppcls.deploy.models.paddleclas_export import assume_description, read_paddleclas
-from ppcls.deploy.models.programs.formats import PROGRAMS, check_version, explain_files
+from ppcls.deploy.models.programs.formats import NETWORK, PROGRAMS, check_version, explain_files
 from ppcls.deploy.models.published import published_config
 from ppcls.deploy.models.rejection import read_rejection
 from ppcls.deploy.models.temperature import read_temperature
@@ -114,15 +114,20 @@ class ModelSource:
         """Whether Paddle runs the model. Otherwise, onnxruntime or OpenVINO runs it."""
         return self.file.suffix not in (".onnx", ".xml")
 
+    @property
+    def builds_network(self) -> bool:
+        """Whether ppcls builds the network: that of a trained model, or of one exported for ppcls."""
+        return self.config is not None or self.file.name == NETWORK
+
     def description_on(self, device: Literal["cpu", "gpu"]) -> ModelDescription:
         """Returns the description of the model that `ppcls.deploy.predictor.Predictor` loads.
 
-        On a GPU, a trained model normalizes the images itself if it can. So 8-bit pixels are copied to the
-        GPU, a quarter of the bytes, and no CPU core normalizes them. This does not depend on `by_dali`: the
-        config of a run with DALI is also that of a server and of Python, where threads load the images.
+        On a GPU, a network that ppcls builds normalizes the images itself if it can. So 8-bit pixels are
+        copied to the GPU, a quarter of the bytes, and no CPU core normalizes them. This does not depend on
+        `by_dali`: the config of a run with DALI is also that of a server and of Python, where threads load
+        the images.
         """
-        trained = self.config is not None
-        if trained and device == "gpu" and self.description.can_contain_normalization:
+        if self.builds_network and device == "gpu" and self.description.can_contain_normalization:
             return self.description.with_pixel_input("normalize")
         return self.description
 
@@ -160,7 +165,7 @@ def find_source(path: Path, overrides: Overrides = (), *, trust: bool = False) -
     """
     if path.suffix in (".yaml", ".yml") and path.name != DESCRIPTION:
         return replace(source_of_config(load_config(path, overrides)), trust=True)
-    if path.suffix in (".onnx", ".xml") or path.name in PROGRAMS:
+    if path.suffix in (".onnx", ".xml") or path.name in (*PROGRAMS, NETWORK):
         if not path.is_file():
             raise UserError(f"{path}: no such file")
         return _find_exported(path, overrides, trust)
@@ -380,7 +385,7 @@ def _file_states(folder: Path, file: Path) -> FileStates:
     Raises:
         UserError: The files were removed.
     """
-    exported = file.suffix in (".onnx", ".xml") or file.name in PROGRAMS
+    exported = file.suffix in (".onnx", ".xml") or file.name in (*PROGRAMS, NETWORK)
     try:
         return file_states(folder, *((DESCRIPTION, f"{escape(file.stem)}.*") if exported else _CHECKPOINT))
     except OSError as error:
@@ -423,6 +428,11 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
         described = read_paddleclas(folder / file.name, trust=trust)
     description = described or read_description(folder)
     description.check_files(folder / file.name)
+    if (file.name == NETWORK) != (description.Arch is not None):
+        raise UserError(
+            f"{file}: {DESCRIPTION} does not describe this file: expected a section Arch for {NETWORK}, and "
+            "none for other models; export the model again"
+        )
     postprocess = description.postprocess
     transforms = description.model_dump(mode="json")["PreProcess"]["transform_ops"]
     tree: dict[str, Any] = {"Global": {}, "Infer": {"transforms": transforms}}
@@ -470,12 +480,15 @@ def _find_exported(file: Path, overrides: Overrides, trust: bool) -> ModelSource
 
 
 def find_program(folder: Path) -> Path:
-    """Returns the file of the exported model in a folder. Paddle is preferred to ONNX, and ONNX to OpenVINO.
+    """Returns the file of the exported model in a folder.
+
+    A folder with several models was put together by hand. The order of preference is a program of Paddle, a
+    network of ppcls, ONNX, OpenVINO.
 
     Raises:
         UserError: The folder contains no exported model.
     """
-    names = (*PROGRAMS, ONNX, OPENVINO)
+    names = (*PROGRAMS, NETWORK, ONNX, OPENVINO)
     for name in names:
         if (folder / name).is_file():
             return folder / name

@@ -23,8 +23,8 @@ from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.data.transforms.specs.chain import split_chain
 from ppcls.deploy.in_graph.layer import PreprocessingLayer
 from ppcls.deploy.models.description import Activation, ModelDescription
-from ppcls.deploy.models.pinned_memory import PinnedBuffer
-from ppcls.deploy.models.pixel_table import use_table
+from ppcls.deploy.models.gpu.pinned_memory import PinnedBuffer
+from ppcls.deploy.models.gpu.pixel_table import use_table
 from ppcls.deploy.models.rejection import ClassMeans, energy, read_means
 from ppcls.engine.core.compiled import measured
 from ppcls.engine.core.networks import Losses, build_network, read_inferred

@@ -7,14 +7,13 @@ names with ``-c`` and the config of a run that resumes are the user's own, and a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ppcls.config.base.errors import split_path
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import Tree, mapping_at, node_at
-from ppcls.data.index.class_names import IMAGENET_NAMES
+from ppcls.deploy.models.path_keys import NAMES_KEY, remove_paths
 from ppcls.errors import UserError
 from ppcls.files import real_path
 from ppcls.recipe.load import ConfigSource
@@ -22,18 +21,6 @@ from ppcls.recipe.schema import Config
 
 TRUST = "--trust (in Python: trust=True)"
 _MODULES = "Global.import_modules"
-_NAMES = "class_id_map_file"
-# Keys, anywhere in a config, whose values are paths, names of modules, or addresses of servers.
-PATH_KEYS = frozenset(
-    {
-        *("output_dir", "save_inference_dir", "checkpoint_fallback_dir", "checkpoints"),
-        *("pretrained_model", "pretrained", "pretrained_list"),
-        *("import_modules", "hooks", "loggers"),
-        *("infer_imgs", "class_id_map_file", "weights_file"),
-        *("image_root", "cls_label_path", "sample_list_path", "label_root", "bad_images"),
-        *("paths", "index_paths", "data_file", "image_file", "label_file"),
-    }
-)
 _OPTIONAL = frozenset(
     {"label_root", "bad_images", "index_paths"}
 )  # a data set can be read without these keys
@@ -56,7 +43,7 @@ class UntrustedConfig(ConfigSource):
 
     def __init__(self, tree: Tree, name: str, notes: tuple[str, ...] = ()) -> None:
         super().__init__(tree, name, notes)
-        self.names_file = node_at(tree, f"Infer.PostProcess.{_NAMES}")
+        self.names_file = node_at(tree, f"Infer.PostProcess.{NAMES_KEY}")
         self.unread: list[str] = []
         self._modules = mapping_at(tree, "Global").pop("import_modules", None)
 
@@ -76,7 +63,7 @@ class UntrustedConfig(ConfigSource):
     def finish_tree(self) -> None:
         """Removes all paths that no override sets, and data sets that cannot be read without them."""
         own = [".".join(split_path(path)) for path in self.origins]
-        removed = list(_remove_paths(self.tree, "", own))
+        removed = remove_paths(self.tree, own)
         for path in removed:
             split, _, key = path.rpartition(".dataset.")
             if split and key not in _OPTIONAL:
@@ -114,32 +101,3 @@ def check_links(folder: Path, names: Iterable[str]) -> None:
                 f"{path}: a link that leads out of the folder of the model; replace it by its target, or, if "
                 f"you trust the model, use {TRUST}"
             )
-
-
-def _remove_paths(node: Any, where: str, own: Sequence[str]) -> Iterator[str]:
-    """Removes all paths, modules and addresses from plain data, in place, and yields their keys.
-
-    ImageNet's class names remain: ppcls contains this file, and PaddleClas's configs name it.
-
-    Args:
-        node: Plain data.
-        where: Key of the data in the config.
-        own: Keys that the user has set. They, and what they contain, remain.
-    """
-    children: list[tuple[Any, Any]] = []
-    if isinstance(node, dict):
-        children = list(node.items())
-    elif isinstance(node, list):
-        children = list(enumerate(node))
-    for key, value in children:
-        path = f"{where}.{key}" if where else str(key)
-        if path in own:
-            continue
-        if key not in PATH_KEYS:
-            yield from _remove_paths(value, path, own)
-        elif key == _NAMES and isinstance(value, str) and Path(value).name == IMAGENET_NAMES.name:
-            node[key] = IMAGENET_NAMES.name
-        else:
-            del node[key]
-            if value is not None:
-                yield path

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from small_classifier import config_tree, write_weights
 
 from ppcls.deploy.export.export import export_model
-from ppcls.deploy.export.formats import EXPORTERS, PaddleExporter, find_exporter
+from ppcls.deploy.export.formats import EXPORTERS, ModelToWrite, PaddleExporter, find_exporter
 from ppcls.deploy.export.precision import CALIBRATION_METHODS
 from ppcls.deploy.models.source import source_of_config
 from ppcls.errors import UserError
@@ -23,7 +22,7 @@ def test_onnx_lists_all_calibration_methods() -> None:
 
 
 def test_unknown_format_is_rejected_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match="format: expected one of paddle, onnx, openvino, got 'onx'"):
+    with pytest.raises(UserError, match="format: expected one of paddle, ppcls, onnx, openvino, got 'onx'"):
         find_exporter("onx")
 
 
@@ -34,9 +33,9 @@ def test_new_format_is_one_class(tmp_path: Path) -> None:
         name = "noted"
         description = "programs of Paddle with a note"
 
-        def write(self, save_program: Callable[[Path], None], folder: Path, name: str) -> Path:
-            (folder / "note.txt").write_text(name)
-            return super().write(save_program, folder, name)
+        def write(self, model: ModelToWrite, folder: Path) -> Path:
+            (folder / "note.txt").write_text(model.name)
+            return super().write(model, folder)
 
     try:
         tree = config_tree(write_weights(tmp_path / "model.safetensors"), None)

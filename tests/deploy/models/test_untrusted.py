@@ -27,8 +27,9 @@ from ppcls.cli.infer import infer
 from ppcls.config.base.errors import ConfigError
 from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.index_folder import create_index
+from ppcls.deploy.models.path_keys import PATH_KEYS
 from ppcls.deploy.models.source import find_source
-from ppcls.deploy.models.untrusted import PATH_KEYS, UntrustedConfig
+from ppcls.deploy.models.untrusted import UntrustedConfig
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.recipe.load import ConfigSource, load_config

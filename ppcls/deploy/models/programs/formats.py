@@ -12,6 +12,7 @@ from ppcls.commands import command_line
 from ppcls.errors import UserError
 
 PROGRAMS = ("inference.json", "inference.pdmodel")  # files of Paddle 3 and of Paddle 2.6
+NETWORK = "inference.safetensors"  # weights of an architecture of ppcls, which the description names
 _WRITERS = (
     "Paddle 3 writes inference.json, and inference.pdmodel if the environment variable "
     "FLAGS_enable_pir_api is 0; Paddle 2 writes inference.pdmodel; Paddle 1 writes __model__"

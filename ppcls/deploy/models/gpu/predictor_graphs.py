@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from ppcls.deploy.models.pinned_memory import PinnedBuffer
+from ppcls.deploy.models.gpu.pinned_memory import PinnedBuffer
 from ppcls.engine.cuda_graph.graph import GraphCapture
 
 Array = NDArray[Any]

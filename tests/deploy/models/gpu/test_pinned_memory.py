@@ -9,8 +9,8 @@ import numpy as np
 import paddle
 import pytest
 
-from ppcls.deploy.models import pinned_memory
-from ppcls.deploy.models.pinned_memory import PinnedBuffer
+from ppcls.deploy.models.gpu import pinned_memory
+from ppcls.deploy.models.gpu.pinned_memory import PinnedBuffer
 from ppcls.deploy.predictor import JoiningModel, join
 
 SHAPES = ((2, 3), (4, 300, 300, 3), (1, 5), (7, 300, 301, 3))

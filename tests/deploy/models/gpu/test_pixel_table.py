@@ -13,7 +13,7 @@ from ppcls.arch.fused import pixels as module
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs import CropImage, DecodeImage, NormalizeImage, ToCHWImage
 from ppcls.deploy.in_graph.layer import PreprocessingLayer
-from ppcls.deploy.models.pixel_table import PixelTable, use_table
+from ppcls.deploy.models.gpu.pixel_table import PixelTable, use_table
 
 HALF = ["float16", "bfloat16"]
 

@@ -12,8 +12,8 @@ from small_classifier import config_tree, write_config, write_weights
 
 from ppcls.cli.export import export
 from ppcls.deploy.models.description import read_description
+from ppcls.deploy.models.gpu.predictor_graphs import PredictorGraphs
 from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
-from ppcls.deploy.models.predictor_graphs import PredictorGraphs
 from ppcls.deploy.models.source import find_program
 from ppcls.errors import UserError
 from ppcls.runtime.start import Runtime

@@ -1,0 +1,1 @@
+"""Memory, kernels and CUDA graphs that make predictions on a GPU fast."""
