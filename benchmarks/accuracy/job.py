@@ -238,16 +238,17 @@ def _erasing(spec: dict[str, Any] | None) -> dict[str, float] | None:
     return {"probability": spec["EPSILON"], "sl": spec["sl"], "sh": spec["sh"], "r1": spec["r1"]}
 
 
-def _mixing(transforms: tuple[BatchTransform, ...]) -> dict[str, dict[str, float]] | None:
-    """Returns probability and alpha of Mixup and of CutMix; None for no mixing.
+def _mixing(transforms: tuple[BatchTransform, ...]) -> dict[str, Any] | None:
+    """Returns probability and alpha of Mixup and of CutMix, and the last epoch with them; None for no mixing.
 
     Raises:
         UserError: The script for PyTorch lacks the batch transform.
     """
-    mix = {kind: {"prob": 0.0, "alpha": 1.0} for kind in ("mixup", "cutmix")}
     if not transforms:
         return None
     (transform,) = transforms  # the section accepts at most one
+    mix: dict[str, Any] = {kind: {"prob": 0.0, "alpha": 1.0} for kind in ("mixup", "cutmix")}
+    mix["last_epoch"] = transform.last_epoch
     if isinstance(transform, OpSampler):
         mix["mixup"] = transform.MixupOperator.model_dump()
         mix["cutmix"] = transform.CutmixOperator.model_dump()

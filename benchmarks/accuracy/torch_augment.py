@@ -78,17 +78,26 @@ class Mixer:
     GPU.
 
     Args:
-        mix: Probability and alpha of Mixup and CutMix; None for no mixing.
+        mix: Probability and alpha of Mixup and CutMix, and the last epoch in which they are applied, or None
+            for all epochs; None for no mixing.
         seed: Seed of the random numbers.
     """
 
-    def __init__(self, mix: dict[str, dict[str, float]] | None, seed: int) -> None:
+    def __init__(self, mix: dict[str, Any] | None, seed: int) -> None:
         self._mix = mix
         self._random = np.random.default_rng(seed)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, float]:
-        """Maps images [B, C, H, W] to mixed ones and the share of the first of the two labels."""
+    def __call__(self, x: Tensor, epoch: int) -> tuple[Tensor, float]:
+        """Maps images [B, C, H, W] to mixed ones and the share of the first of the two labels.
+
+        Args:
+            x: Images.
+            epoch: Number of completed epochs.
+        """
         if self._mix is None:
+            return x, 1.0
+        last_epoch = self._mix["last_epoch"]
+        if last_epoch is not None and epoch >= last_epoch:
             return x, 1.0
         mixup = self._mix["mixup"]
         cutmix = self._mix["cutmix"]

@@ -133,7 +133,7 @@ def main(job: dict[str, Any]) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = job["learning_rates"][epoch * per_epoch + step]
             chosen = order[step * batch : (step + 1) * batch]
-            x, share = mix(augment(images[chosen]))
+            x, share = mix(augment(images[chosen]), epoch)
             with torch.autocast(device.type, dtype, enabled=dtype is not None):
                 logits = network(x)
             loss = mixed_loss(logits, labels[chosen], share, job["smoothing"])

@@ -138,6 +138,58 @@ def test_train_flag_sets_its_keys(
     assert {key: value_at(config, key) for key in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("mixing", "arguments", "expected"),
+    [
+        (
+            {"MixupOperator": {"alpha": 0.4, "last_epoch": 2}},
+            ["--cutmix", 1],
+            {
+                "OpSampler": {
+                    "last_epoch": 2,
+                    "MixupOperator": {"alpha": 0.4, "prob": 0.5},
+                    "CutmixOperator": {"alpha": 1, "prob": 0.5},
+                }
+            },
+        ),
+        (
+            {"OpSampler": {"last_epoch": 2, "MixupOperator": {"prob": 0.5}}},
+            ["--mixup", 0.4],
+            {"MixupOperator": {"alpha": 0.4, "last_epoch": 2}},
+        ),
+        (
+            {"MixupOperator": {"alpha": 0.4, "last_epoch": 2}},
+            ["--mixup", 0.2],
+            {"MixupOperator": {"alpha": 0.2, "last_epoch": 2}},
+        ),
+    ],
+)
+def test_mixing_options_keep_the_last_epoch_of_the_config(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    mixing: dict[str, Any],
+    arguments: list[object],
+    expected: dict[str, Any],
+) -> None:
+    tree = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())
+    tree["DataLoader"]["Train"]["dataset"]["batch_transform_ops"] = [mixing]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    assert value_at(print_config(capsys, "-c", path, *arguments), MIXING) == [expected]
+
+
+@pytest.mark.parametrize("option", ["--mixup", "--cutmix"])
+def test_mixing_options_leave_invalid_settings_to_validation(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
+    tree = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())
+    tree["DataLoader"]["Train"]["dataset"]["batch_transform_ops"] = [{"MixupOperator": 5}]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    assert train(["-c", str(path), option, "1"]) == 2
+    assert "batch_transform_ops[0].MixupOperator: expected a mapping" in capsys.readouterr().err
+
+
 def test_train_without_config_uses_the_packaged_one(
     pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,6 +136,13 @@ def test_changing_size_is_reported(make: Any, use_dali: bool) -> None:
     assert WINDOW in crop.decisions
 
 
+def test_last_epoch_of_mixing_is_named(make: Any) -> None:
+    mixing = "[OpSampler: {last_epoch: 3, MixupOperator: {prob: 0.5}}]"
+    key = f"DataLoader.Train.dataset.batch_transform_ops={mixing}"
+    train, _ = describe(make("quickstart", key), Runtime())
+    assert train.stages[-1].transforms == ("[batch] OpSampler last_epoch=3 MixupOperator=(prob=0.5)",)
+
+
 @pytest.mark.parametrize("use_dali", [True, False])
 def test_mixing_is_last_stage(make: Any, use_dali: bool) -> None:
     mixing = "DataLoader.Train.dataset.batch_transform_ops=[MixupOperator: {alpha: 0.2}]"

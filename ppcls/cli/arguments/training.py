@@ -108,16 +108,26 @@ def set_cutmix(tree: Tree, alpha: float) -> dict[str, Any]:
 
 def _set_mixing(tree: Tree, name: str, alpha: float) -> dict[str, Any]:
     # The other one may come from the file, or from the other option. An OpSampler of the file is replaced.
+    # The last epoch of the file is kept. It is a key of the whole transform, not of an operator in OpSampler.
     operators = [item for item in node_at(tree, _MIXING) or [] if isinstance(item, dict)]
+    transforms = {key: settings or {} for item in operators for key, settings in item.items()}
+    if not all(isinstance(settings, dict) for settings in transforms.values()):
+        return {}  # validation reports these settings
     mixing: dict[str, Any] = {}
-    for item in operators:
-        mixing |= {key: settings or {} for key, settings in item.items() if key.endswith("Operator")}
+    ending: dict[str, Any] = {}
+    for key, settings in transforms.items():
+        rest = dict(settings)
+        if "last_epoch" in rest:
+            ending = {"last_epoch": rest.pop("last_epoch")}
+        if key.endswith("Operator"):
+            mixing[key] = rest
     mixing.pop(name, None)
     if alpha:
         mixing[name] = {"alpha": alpha}
     if len(mixing) < 2:
-        return {_MIXING: [mixing] if mixing else []}
-    return {_MIXING: [{"OpSampler": {key: {**value, "prob": 0.5} for key, value in mixing.items()}}]}
+        return {_MIXING: [{key: ending | value} for key, value in mixing.items()]}
+    sampled = {key: {**value, "prob": 0.5} for key, value in mixing.items()}
+    return {_MIXING: [{"OpSampler": ending | sampled}]}
 
 
 def set_auto_augment(tree: Tree, policy: str) -> dict[str, Any]:

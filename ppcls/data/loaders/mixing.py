@@ -27,19 +27,24 @@ from ppcls.data.transforms.specs.rng import step_fractions
 def decide_mix(spec: BatchTransform, seed: int, cursor: Cursor, size: Size) -> Mix:
     """Returns the random parameters for mixing the images of a step.
 
+    After the last epoch of the transform, these are the parameters that keep the images and labels.
+
     Args:
         spec: Mixup, CutMix, or a choice between them.
         seed: Seed of the run.
         cursor: Position of the step.
         size: Height and width of the images in pixels.
     """
+    if not spec.mixes_in(cursor.epoch):
+        return Mix()
     return spec.decide(step_fractions(seed, cursor.epoch, cursor.step, DRAWS).tolist(), size)
 
 
 class MixedLoader:
     """Implements `ppcls.data.loaders.batch.Loader` by mixing pairs of images of another loader.
 
-    Labels become class probabilities, [B, classes]. A row whose partner is padding is not mixed.
+    Labels become class probabilities, [B, classes], also in epochs without mixing, because a captured CUDA
+    graph needs equal shapes and dtypes. A row whose partner is padding is not mixed.
 
     Args:
         loader: Yields the batches. Its order must keep pairs of rows together.

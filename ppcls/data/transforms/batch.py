@@ -6,7 +6,7 @@ A batch transform draws the parameters of a step, a `Mix`. ``ppcls.data.loaders.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,7 +15,8 @@ from typing_extensions import Self
 
 from ppcls.config.base.choices import Keyed
 from ppcls.config.base.component import Component
-from ppcls.config.base.fields import Fraction, Positive
+from ppcls.config.base.facts import RunFacts
+from ppcls.config.base.fields import Count, Fraction, Positive
 from ppcls.config.base.section import Section
 from ppcls.data.transforms.base import Layout
 from ppcls.registry import BATCH_TRANSFORMS
@@ -66,8 +67,27 @@ class Mix:
 class BatchTransform(Component, registry=BATCH_TRANSFORMS):
     """Base class of transforms that mix each image of a batch, and its label, with the next image."""
 
+    last_epoch: Count | None = None
+    """Last epoch in which images are mixed; later epochs train on unmixed images. null: all epochs."""
+
+    def mixes_in(self, epoch: int) -> bool:
+        """Returns whether images are mixed in an epoch.
+
+        Args:
+            epoch: Number of completed epochs: 0 in the first epoch.
+        """
+        return self.last_epoch is None or epoch < self.last_epoch
+
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:  # noqa: ARG002
+        """Yields a last epoch that is not before the end of the run."""
+        if self.last_epoch is not None and self.last_epoch >= facts.epochs and not facts.fits_head:
+            yield (
+                f"last_epoch ({self.last_epoch}) has no effect, because it is not less than Global.epochs "
+                f"({facts.epochs})"
+            )
+
     def decide(self, draws: Draws, size: Size) -> Mix:
-        """Returns the parameters for mixing the images of a step.
+        """Returns the parameters for mixing the images of a step. It is not called after `last_epoch`.
 
         Args:
             draws: Uniform random numbers in [0, 1), [DRAWS]. They depend only on the seed and the step.

@@ -93,6 +93,18 @@ def test_job_has_the_mixing_of_the_config(
     assert tuple((mix[kind]["prob"], mix[kind]["alpha"]) for kind in ("mixup", "cutmix")) == expected
 
 
+@pytest.mark.parametrize("last_epoch", [None, 3])
+@pytest.mark.parametrize("transform", ["MixupOperator", "CutmixOperator", "OpSampler"])
+def test_job_has_the_last_epoch_of_mixing(tmp_path: Path, transform: str, last_epoch: int | None) -> None:
+    keys: dict[str, object] = {"last_epoch": last_epoch}
+    if transform == "OpSampler":
+        keys["MixupOperator"] = {"prob": 0.5}
+    change = json.dumps([{transform: keys}])
+    config = load(tmp_path, "wrn", f"DataLoader.Train.dataset.batch_transform_ops={change}")
+    mix = describe_run(config, tmp_path / "weights.npz", compiled=True)["mix"]
+    assert mix["last_epoch"] == last_epoch
+
+
 def test_weights_have_the_names_of_pytorch(tmp_path: Path) -> None:
     config = load(tmp_path, "vit", f"Global.output_dir={tmp_path / 'run'}", "Global.use_dali=False")
     exempt = write_weights(config, tmp_path / "weights.npz")

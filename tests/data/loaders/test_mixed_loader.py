@@ -190,6 +190,32 @@ def test_resume_from_every_step_equals_uninterrupted(make: Make) -> None:
         assert_equal(take(resumed), undisturbed[step : 6 if step < 6 else 12])
 
 
+ENDING = SOMETIMES.model_copy(update={"last_epoch": 2})
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("kind", [*FAST, pytest.param("dali-gpu", marks=pytest.mark.gpu)])
+def test_epochs_after_the_last_one_are_not_mixed(make: Make, world: int) -> None:
+    """Shapes and dtypes stay the same, so that captured CUDA graphs fit. Resumed runs do not mix either."""
+    orders = [replace(ORDER, batch_size=8 // world, world=world, rank=rank) for rank in range(world)]
+    for order in orders:
+        plain, mixed, found = (take(make(spec, order), epochs=4) for spec in (None, SOMETIMES, ENDING))
+        steps = len(order)
+        assert_equal(found[: 2 * steps], mixed[: 2 * steps])
+        for before, after in zip(plain[2 * steps :], found[2 * steps :], strict=True):
+            np.testing.assert_array_equal(after[0], before[0])
+            np.testing.assert_array_equal(after[1], np.eye(CLASSES, dtype=np.float32)[before[1]])
+            assert after[2:] == before[2:]
+        assert [[(part.shape, part.dtype) for part in batch[:2]] for batch in found] == [
+            [(part.shape, part.dtype) for part in batch[:2]] for batch in mixed
+        ]
+        for epoch, step in ((1, 1), (2, 0), (2, 1), (3, 2)):
+            resumed = make(ENDING, order)
+            resumed.load_state_dict(order.state_dict(Cursor(epoch, step)))
+            start = epoch * steps + step
+            assert_equal(take(resumed), found[start : (epoch + 1) * steps])
+
+
 @pytest.mark.parametrize("kind", FAST)
 def test_interrupted_iteration_continues(make: Make) -> None:
     expected = take(make(SOMETIMES), epochs=2)

@@ -17,11 +17,13 @@ from ppcls.data.sampling.order import Cursor
 from ppcls.data.transforms.batch import (
     BatchTransform,
     CutmixOperator,
+    Draws,
     Mix,
     MixupOperator,
     OpSampler,
     SampledCutmix,
     SampledMixup,
+    Size,
 )
 from ppcls.data.transforms.specs.rng import step_fractions
 
@@ -123,6 +125,24 @@ def test_probability_one_always_mixes() -> None:
         assert decide_mix(
             OpSampler(MixupOperator=SampledMixup(alpha=0.4, prob=1.0)), 5, cursor, (8, 8)
         ) == decide_mix(MixupOperator(alpha=0.4), 5, cursor, (8, 8))
+
+
+@given(st.sampled_from([MixupOperator, CutmixOperator]), st.integers(1, 300), st.integers(0, 99), CURSORS)
+def test_mixing_ends_after_the_last_epoch(
+    kind: type[MixupOperator | CutmixOperator], last_epoch: int, seed: int, cursor: Cursor
+) -> None:
+    """Until then, decisions are those without a last epoch."""
+    mix = decide_mix(kind(last_epoch=last_epoch), seed, cursor, (8, 8))
+    assert mix == (decide_mix(kind(), seed, cursor, (8, 8)) if cursor.epoch < last_epoch else Mix())
+
+
+def test_own_batch_transform_ends_without_code() -> None:
+    class Halves(BatchTransform, abstract=True):
+        def decide(self, draws: Draws, size: Size) -> Mix:
+            return Mix(0.5)
+
+    spec = Halves(last_epoch=2)
+    assert [decide_mix(spec, 0, Cursor(epoch), (8, 8)).kept for epoch in range(4)] == [0.5, 0.5, 1.0, 1.0]
 
 
 def test_unknown_batch_transform_raises() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from quickstart import problems, read
 
-from ppcls.data.transforms.batch import MixupOperator, OpSampler, SampledMixup
+from ppcls.data.transforms.batch import BatchTransform, CutmixOperator, MixupOperator, OpSampler, SampledMixup
+from ppcls.registry import BATCH_TRANSFORMS
 
 KEY = "DataLoader.Train.dataset.batch_transform_ops"
 
@@ -19,6 +20,12 @@ KEY = "DataLoader.Train.dataset.batch_transform_ops"
         (
             "[{OpSampler: {MixupOperator: {alpha: 0.8, prob: 0.5}}}]",
             (OpSampler(MixupOperator=SampledMixup(alpha=0.8, prob=0.5)),),
+        ),
+        ("[{MixupOperator: {last_epoch: 1}}]", (MixupOperator(last_epoch=1),)),
+        ("[{CutmixOperator: {last_epoch: null}}]", (CutmixOperator(),)),
+        (
+            "[{OpSampler: {last_epoch: 5, MixupOperator: {prob: 0.5}}}]",
+            (OpSampler(last_epoch=5, MixupOperator=SampledMixup(prob=0.5)),),
         ),
     ],
 )
@@ -43,7 +50,13 @@ def test_batch_transforms_of_paddleclas_survive_a_dump(yaml: str) -> None:
     [
         ("[MixUpOperator]", "[0].MixUpOperator", "did you mean 'MixupOperator'?"),
         ("[{MixupOperator: {alpha: 0}}]", "[0].MixupOperator.alpha", "expected a number > 0, got 0"),
-        ("[{MixupOperator: {prob: 0.5}}]", "[0].MixupOperator.prob", "unknown key; known: alpha"),
+        ("[{MixupOperator: {prob: 0.5}}]", "[0].MixupOperator.prob", "unknown key; known: alpha, last_epoch"),
+        ("[{MixupOperator: {last_epoch: 0}}]", "[0].MixupOperator.last_epoch", "an integer > 0, got 0"),
+        (
+            "[{OpSampler: {MixupOperator: {prob: 0.5, last_epoch: 5}}}]",
+            "[0].OpSampler.MixupOperator.last_epoch",
+            "unknown key",
+        ),
         ("[MixupOperator, CutmixOperator]", "", "use OpSampler to choose between them"),
         ("[OpSampler]", "[0]", "the sum of prob to be > 0 and <= 1, got 0"),
         (
@@ -59,6 +72,32 @@ def test_batch_transforms_error_names_key_and_fix(yaml: str, place: str, text: s
     (problem,) = problems(f"{KEY}={yaml}")
     assert problem.startswith(f"{KEY}{place}: ")
     assert text in problem
+
+
+def test_own_batch_transform_has_a_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BATCH_TRANSFORMS, "_entries", dict(BATCH_TRANSFORMS._entries))
+
+    class Own(BatchTransform):
+        """A transform without keys of its own."""
+
+    config = read(f"{KEY}=[{{Own: {{last_epoch: 3}}}}]", "Global.epochs=9")
+    assert config.DataLoader.Train.dataset.batch_transform_ops == (Own(last_epoch=3),)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["Global.epochs=6"], []),
+        (["Global.epochs=5"], ["(5) has no effect, because it is not less than Global.epochs (5)"]),
+        (["Global.epochs=4"], ["(5) has no effect, because it is not less than Global.epochs (4)"]),
+        (["Global.epochs=1", "LinearHead={}"], []),  # mixes no images, which has a warning of its own
+    ],
+)
+def test_last_epoch_of_the_run_has_no_effect(overrides: list[str], expected: list[str]) -> None:
+    config = read(f"{KEY}=[{{OpSampler: {{last_epoch: 5, MixupOperator: {{prob: 0.5}}}}}}]", *overrides)
+    place = f"warning: {KEY}[0].OpSampler.last_epoch "
+    found = [line.removeprefix(place) for line in config.key_warnings if line.startswith(place)]
+    assert found == expected
 
 
 def test_arrays_are_rgb_and_images_as_decoded() -> None:

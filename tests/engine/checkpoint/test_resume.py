@@ -323,6 +323,25 @@ def test_resume_plan_is_logged_before_training(
         assert resumed < log.index(line) < log.index("epoch 2/2"), line
 
 
+def test_resume_reports_another_last_epoch_of_mixing(
+    make_config: Callable[..., Config], cpu: Runtime
+) -> None:
+    def with_mixing(**keys: int) -> Config:
+        return make_config(
+            Global__epochs=1, DataLoader__Train__dataset__batch_transform_ops=[{"MixupOperator": keys}]
+        )
+
+    config = with_mixing()
+    train(config, cpu, output(config))
+
+    def plan(config: Config) -> list[str]:
+        return resume(build_state(config, cpu, lambda *_: None), output(config) / "latest")
+
+    key = "DataLoader.Train.dataset.batch_transform_ops.0.MixupOperator.last_epoch"
+    assert f"  changed: {key}, None -> 1 (from the next batch)" in plan(with_mixing(last_epoch=1))
+    assert not any("last_epoch" in line for line in plan(config))
+
+
 def test_resume_with_another_number_of_threads_is_noted(
     make_config: Callable[..., Config], cpu: Runtime
 ) -> None:
