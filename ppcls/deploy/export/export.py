@@ -259,9 +259,14 @@ def export_model(
 
 
 def _read_weights(arch: AnyArch, losses: Losses, weights: Path) -> Arrays:
-    """Returns the weights of the network that is exported, with the names of ppcls."""
+    """Returns the weights of the network that is exported, whose parallel branches are not merged.
+
+    Loading a model merges them, so the names are those of a checkpoint. An embedding model has no head.
+    """
     network = build_network(arch)
     fill_model(network, read_inferred(arch, losses, weights), weights)
+    if isinstance(network, EmbeddingNetwork):
+        network.head = None
     return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
 

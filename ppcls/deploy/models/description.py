@@ -52,7 +52,9 @@ _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 # Last function of the model; l2_norm is for embeddings.
 Activation = Literal["softmax", "sigmoid", "none", "l2_norm"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
-_ARCH_KEYS = {*PlainArch.model_fields, *RecModel.model_fields}  # a student in distillation has more keys
+# Keys of an exported network. A student in distillation has more keys, and a head only classifies the training
+# classes of an embedding model.
+_ARCH_KEYS = {*PlainArch.model_fields, *RecModel.model_fields} - {"Head"}
 Preprocess = Literal["all", "normalize"]  # transforms that an exported model contains
 
 
@@ -436,7 +438,7 @@ class ModelDescription(Section):
     def with_arch(self, arch: PlainArch | RecModel) -> ModelDescription:
         """Returns a copy for a model whose file contains only the weights of an architecture.
 
-        The copy does not contain paths and initial weights that the section names.
+        The copy contains neither the head of an embedding model nor paths and initial weights.
         """
         tree = arch.model_dump(mode="json", include=_ARCH_KEYS, exclude_defaults=True)
         remove_paths(tree)

@@ -87,6 +87,9 @@ def test_exported_embedding_model_has_the_embeddings_of_the_model(
     assert export(tree, tmp_path) == 0
     expected = scores(Predictor(tmp_path / "config.yaml"), images)
     assert np.abs(scores(Predictor(tmp_path / "out", device="cpu"), images) - expected).max() < FLOAT32
+    described = yaml.safe_load((tmp_path / "out/inference.yml").read_text(encoding="utf-8"))
+    assert [*described["Arch"]] == ["name", "Backbone", "Neck"]
+    assert not [name for name in load_file(tmp_path / "out" / FILE) if name.startswith("head.")]
 
 
 def test_exported_student_needs_neither_teacher_nor_initial_weights(
