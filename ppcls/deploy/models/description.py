@@ -6,7 +6,7 @@ Sections that PaddleClas's ``inference.yml`` also has are in PaddleClas's format
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,7 +33,7 @@ from ppcls.config.base.problems import (
 )
 from ppcls.config.base.section import Section
 from ppcls.config.base.yaml import dump_yaml, read_description_yaml
-from ppcls.data.transforms.base import FixedChain, check_chain
+from ppcls.data.transforms.base import FixedChain, ImageState, check_chain
 from ppcls.data.transforms.specs import NormalizeImage, Op, plan_chain, split_chain
 from ppcls.data.transforms.specs.chain import TransformsOfModel
 from ppcls.deploy.models.path_keys import remove_paths
@@ -43,6 +43,7 @@ from ppcls.postprocess import base
 from ppcls.postprocess.section import Infer
 from ppcls.registry import POSTPROCESSES
 from ppcls.weights.manifest import FileName, FileRecord, find_difference
+from ppcls.zoo import architecture
 
 DESCRIPTION = "inference.yml"
 INPUT = "x"
@@ -52,8 +53,8 @@ _Length = Annotated[int, Bound(ge=-1, le=MAX_SIDE)]
 # Last function of the model; l2_norm is for embeddings.
 Activation = Literal["softmax", "sigmoid", "none", "l2_norm"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
-# Keys of an exported network. A student in distillation has more keys, and a head only classifies the training
-# classes of an embedding model.
+# Keys of an exported network. A student in distillation has more keys, and the head of an embedding model
+# only classifies the training classes.
 _ARCH_KEYS = {*PlainArch.model_fields, *RecModel.model_fields} - {"Head"}
 Preprocess = Literal["all", "normalize"]  # transforms that an exported model contains
 
@@ -245,21 +246,46 @@ class ModelDescription(Section):
 
     @model_validator(mode="after")
     def _check_arch(self) -> Self:
-        arch = self.Arch
-        if arch is None:
-            return self
-        if paths := remove_paths(_plain(arch)):
-            raise ValueError(f"Arch.{paths[0]}: not supported in the description of a model; remove this key")
-        expected_layout = "NHWC" if self.PreProcess.in_graph else arch.data_format
-        if self.Input.layout != expected_layout:
-            raise ValueError(f"Input.layout is {self.Input.layout}, but the network needs {expected_layout}")
-        if arch.embeds != (self.postprocess is None):
-            raise ValueError("PostProcess is null, but Arch is a classifier, or the other way round")
-        if not arch.embeds and arch.class_num != self.width:
-            raise ValueError(
-                f"Arch has {counted(arch.class_num, 'class')}, but Output.shape has {self.width}"
-            )
+        if self.Arch is not None and (text := next(self._network_problems(self.Arch), None)) is not None:
+            raise ValueError(text)
         return self
+
+    def _network_problems(self, arch: PlainArch | RecModel) -> Iterator[str]:
+        """Yields contradictions between the description and the network that ppcls builds from ``arch``.
+
+        For other formats, the file of the model determines these properties, and its engine checks them.
+        """
+        for path in remove_paths(_plain(arch)):
+            yield f"Arch.{path}: not supported in the description of a model; remove this key"
+        if self.precision == "int8":
+            yield "Export.precision is int8, but a model with Arch can be float32, float16 or bfloat16"
+        if self.PreProcess.in_graph:
+            yield f"in_graph is {self.PreProcess.in_graph}, expected False for a model with Arch"
+        if not self.Output.normalized:
+            yield "Output.normalized is False, expected True for a model with Arch"
+        if self.Rejection is not None and self.Rejection.needs_output:
+            yield f"Rejection.score is {self.Rejection.score}, expected max_probability for an exported model"
+        prepared = check_chain(self.PreProcess.transform_ops)
+        if prepared.channels != arch.input_image_channel:
+            yield (
+                f"transform_ops return {counted(prepared.channels, 'channel')}, but Arch.input_image_channel "
+                f"is {arch.input_image_channel}"
+            )
+        network = arch.exported
+        size = prepared.size or (-1, -1)
+        if text := architecture(network.name).size_problem(size, network.img_size, network.patch_size):
+            yield f"transform_ops return images of {text}"
+        shape = _input_shape(prepared, arch.data_format)
+        if (self.Input.shape, self.Input.layout) != (shape, arch.data_format):
+            yield (
+                f"Input is {list(self.Input.shape)} {self.Input.layout}, expected {list(shape)} "
+                f"{arch.data_format}, according to transform_ops and Arch"
+            )
+        if arch.embeds != (self.postprocess is None):
+            kind = "returns embeddings" if arch.embeds else "is a classifier"
+            yield f"PostProcess is {'null' if self.postprocess is None else 'set'}, but Arch {kind}"
+        if not arch.embeds and arch.class_num != self.width:
+            yield f"Arch has {counted(arch.class_num, 'class')}, but Output.shape has {self.width}"
 
     def normalize(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Returns probabilities, or embeddings of length 1, for outputs of the model, [B, K] float32."""
@@ -485,10 +511,7 @@ def describe_model(
     ops = [
         spec.model_copy(update={"order": ""}) if isinstance(spec, NormalizeImage) else spec for spec in chain
     ]
-    state = check_chain(settings.transforms)
-    channels = state.channels
-    height, width = state.size or (-1, -1)
-    shape = [-1, height, width, channels] if layout == "NHWC" else [-1, channels, height, width]
+    shape = _input_shape(check_chain(settings.transforms), layout)
     tree: dict[str, Any] = {
         "Global": {"model_name": arch.exported.name},
         "Input": {"name": INPUT, "shape": shape, "dtype": "float32", "layout": layout},
@@ -503,6 +526,14 @@ def describe_model(
         # The predicted classes of a calibrated model are those of the model without the temperature.
         tree["PostProcess"] = describe_postprocess(settings.PostProcess.calibrated(temperature), names)
     return ModelDescription.model_validate(tree)
+
+
+def _input_shape(prepared: ImageState, layout: Literal["NCHW", "NHWC"]) -> tuple[int, int, int, int]:
+    """Returns the shape of batches of prepared images; -1 for any length."""
+    height, width = prepared.size or (-1, -1)
+    if layout == "NHWC":
+        return -1, height, width, prepared.channels
+    return -1, prepared.channels, height, width
 
 
 def describe_postprocess(method: base.PostProcess, names: Sequence[str] | None) -> DescribedPostProcess:

@@ -37,6 +37,7 @@ FILE = "inference.safetensors"
 # Probabilities. The exported network is in NHWC, whose kernels round differently.
 FLOAT32 = 1e-5
 FLOAT16 = 5e-3
+SMALL = [{"DecodeImage": None}, {"ResizeImage": {"size": 8}}, {"NormalizeImage": None}]
 
 
 @pytest.fixture(scope="module")
@@ -205,13 +206,14 @@ def test_commands_accept_the_folder_and_its_file_without_trust(
     [
         ({"pretrained": "/etc/passwd"}, r"Arch.pretrained: not supported in the description of a model"),
         ({"class_num": 5}, "Arch has 5 classes, but Output.shape has 3"),
-        ({"data_format": "NCHW"}, "Input.layout is NHWC, but the network needs NCHW"),
+        ({"data_format": "NCHW"}, r"Input is \[-1, 32, 32, 3\] NHWC, expected \[-1, 3, 32, 32\] NCHW"),
+        ({"input_image_channel": 1}, "transform_ops return 3 channels, but Arch.input_image_channel is 1"),
         ({"name": "ResNet18"}, "weights of another model"),
         ({"name": "Nothing"}, "unknown architecture 'Nothing'"),
         ({"depth": 16}, "weights of another model"),
         (None, "expected a section Arch for inference.safetensors"),
     ],
-    ids=["path", "classes", "layout", "name", "unknown", "option", "none"],
+    ids=["path", "classes", "layout", "channels", "name", "unknown", "option", "none"],
 )
 def test_description_of_another_network_is_an_error(
     tmp_path: Path, images: list[bytes], changes: dict[str, Any] | None, reason: str
@@ -229,6 +231,35 @@ def test_description_of_another_network_is_an_error(
     forget_files(tmp_path / "out")
     with pytest.raises(UserError, match=reason):
         Predictor(tmp_path / "out", device="cpu").predict(images)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("section", "changes", "reason"),
+    [
+        ("Export", {"precision": "int8"}, "Export.precision is int8, but a model with Arch can be float32"),
+        ("Input", {"shape": [-1, 9000, 9000, 3]}, r"Input is \[-1, 9000, 9000, 3\] NHWC"),
+        ("PreProcess", {"in_graph": "normalize"}, "in_graph is normalize, expected False"),
+        ("Output", {"normalized": False}, "Output.normalized is False, expected True"),
+        ("Rejection", {"score": "distance", "threshold": 0.5}, "score is distance, expected max_probability"),
+        ("PreProcess", {"transform_ops": SMALL}, "images of 8 x 8, but Arch.name=ViT_small_patch16_224"),
+    ],
+    ids=["precision", "input", "pixels", "logits", "rejection", "size"],
+)
+def test_description_that_the_network_contradicts_is_an_error(
+    tmp_path: Path, section: str, changes: dict[str, Any], reason: str
+) -> None:
+    assert export(classifier(tmp_path), tmp_path) == 0
+    file = tmp_path / "out/inference.yml"
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree[section] = {**tree.get(section, {}), **changes}
+    if section == "PreProcess" and "in_graph" in changes:
+        tree["Input"]["dtype"] = "uint8"
+    if changes.get("transform_ops") is SMALL:
+        tree["Arch"] = {"name": "ViT_small_patch16_224", "class_num": 3, "data_format": "NHWC"}
+    write_config(file, tree)
+    with pytest.raises(UserError, match=reason):
+        find_source(tmp_path / "out")
 
 
 @pytest.mark.hostile
