@@ -15,7 +15,7 @@ from ppcls.arch.rec_model import RecModel
 from ppcls.arch.section import Arch, MemberArch, ModelSection
 from ppcls.commands import set_keys
 from ppcls.config.base.facts import ModelFacts, RunFacts
-from ppcls.config.base.fields import ClassCountOrAuto, Count
+from ppcls.config.base.fields import ClassCountOrAuto, Width
 from ppcls.config.base.problems import error_at, expected, problem
 from ppcls.config.base.section import Section
 from ppcls.config.base.tree import STUDENT, mapping_at
@@ -87,7 +87,7 @@ class AttentionLayers(Section):
 
     keys: tuple[str, ...] = Field(min_length=1)
     """Names of the layers, in the form of `return_patterns`."""
-    qk_dim: Count = 128
+    qk_dim: Width = 128
     """Length of the query and key vectors of the attention."""
 
 
@@ -167,7 +167,7 @@ class DistillationModel(ModelSection):
     """Number of classes of all models; `auto` counts them as in Arch."""
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
     """Order of the axes of images in all models: channels first (`NCHW`) or last (`NHWC`)."""
-    input_image_channel: Count = Field(3)
+    input_image_channel: Width = Field(3)
     """Number of channels of the images of all models."""
     models: tuple[NamedModel, ...] = Field(min_length=2)
     """The models, one item `Name: {…}` per model. An item has the keys of Arch, including `pretrained` for

@@ -11,7 +11,7 @@ from pydantic import field_validator, model_validator
 from typing_extensions import Self
 
 from ppcls.config.base.component import Component
-from ppcls.config.base.fields import ClassCount, Count, NonNegative, Number, Positive
+from ppcls.config.base.fields import ClassCount, Count, NonNegative, Number, Positive, Width
 from ppcls.config.base.section import Section
 from ppcls.registry import HEADS
 
@@ -95,7 +95,7 @@ class NeckOrHead(Component, registry=HEADS):
 class SizedHead(NeckOrHead, abstract=True):
     """Base class of layers with an embedding as input."""
 
-    embedding_size: Count
+    embedding_size: Width
     """Length of the input vector."""
     class_num: ClassCount
     """Length of the output vector. For a Head, this is the number of classes; `auto` counts them as in Arch.
@@ -219,7 +219,7 @@ class VehicleNeck(NeckOrHead):
 
     is_neck: ClassVar[bool] = True
     input_key: ClassVar[str] = "in_channels"
-    in_channels: Count
+    in_channels: Width
     """Number of channels of the backbone's output."""
     out_channels: ClassCount
     """Length of an embedding."""

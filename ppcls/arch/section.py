@@ -10,7 +10,16 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from ppcls.config.base.facts import ModelFacts
-from ppcls.config.base.fields import ClassCountOrAuto, Count, Decay, NonNegative, Positive, Side
+from ppcls.config.base.fields import (
+    ClassCountOrAuto,
+    Count,
+    Decay,
+    Depth,
+    NonNegative,
+    Positive,
+    Side,
+    Width,
+)
 from ppcls.config.base.problems import EXPLAINED_KEY, error_at, show
 from ppcls.config.base.section import Section
 from ppcls.registry import ARCHITECTURES, suggest_architecture
@@ -60,13 +69,13 @@ class MLDecoder(Section):
         "in_channels": "the backbone determines it",
         "class_num": "set Arch.class_num instead",
     }
-    query_num: Count = 80
+    query_num: Width = 80
     """Number of queries. It is limited to the number of classes."""
-    embed_dim: Count = 768
+    embed_dim: Width = 768
     """Width of queries and features. Must be a multiple of `num_heads`."""
-    num_heads: Count = 8
+    num_heads: Width = 8
     """Number of attention heads."""
-    mlp_hidden_dim: Count = 2048
+    mlp_hidden_dim: Width = 2048
     """Width of the hidden layer after the attention."""
     dropout: Decay = 0.1
     """Dropout rate of the attention and the hidden layer."""
@@ -203,7 +212,7 @@ class Arch(ModelSection):
     (ImageFolderDataset), or, if this folder is missing, the number of names in output_dir/label_list.txt."""
     data_format: Literal["NCHW", "NHWC"] = "NCHW"
     """Order of the axes of images in the model: channels first (`NCHW`) or last (`NHWC`)."""
-    input_image_channel: Count = Field(3, validate_default=True)
+    input_image_channel: Width = Field(3, validate_default=True)
     """Number of channels of the images."""
     pretrained: str | bool = False
     """Initial weights: a .pdparams, .safetensors or .pth file, a checkpoint folder, the name of an
@@ -274,9 +283,9 @@ class Arch(ModelSection):
     dropout: Decay | None = None
     """MobileViTV3: dropout rate within transformers; default: 0.1. WideResNet: dropout rate in the blocks;
     default: 0."""
-    depth: Count | None = None
+    depth: Depth | None = None
     """WideResNet: number of layers. Must be 6 n + 4 for n blocks per stage; default: 28."""
-    widen_factor: Count | None = None
+    widen_factor: Width | None = None
     """WideResNet: number of channels of the first stage divided by 16; default: 2."""
     wide_block: Literal["fixmatch", "original"] | None = None
     """WideResNet: blocks of the paper (`original`), with ReLU, or those of FixMatch's code, with leaky ReLU.

@@ -71,6 +71,8 @@ class BoundOrAuto(Bound):
 MAX_SIDE = 16_384  # pixels
 MAX_CLASSES = 10_000_000
 Count = Annotated[int, Bound(gt=0)]
+Depth = Annotated[int, Bound(gt=0, le=10_000)]  # layers
+Width = Annotated[int, Bound(gt=0, le=1_000_000)]  # channels, or values per vector
 ClassCount = Annotated[int, Bound(gt=0, le=MAX_CLASSES)]
 ClassCountOrAuto = Annotated[int, BoundOrAuto(gt=0, le=MAX_CLASSES)]
 BatchSize = Annotated[int, Bound(gt=0, le=1_000_000)]

@@ -69,9 +69,16 @@ def load_network(arch: AnyArch, losses: Losses, weights: Path) -> nn.Layer:
         weights: Weights in any form that `ppcls.weights.files.read_weights` accepts.
 
     Raises:
-        UserError: The weights cannot be read, or are those of another model.
+        UserError: The weights cannot be read or are those of another model, or the network does not fit into
+            memory.
     """
-    model = build_network(arch)
+    try:
+        model = build_network(arch)
+    except MemoryError:
+        raise UserError(
+            f"{weights}: there is not enough memory for the network {arch.exported.name}; if its weights are "
+            "much smaller, correct the sizes in Arch, else use a machine with more memory"
+        ) from None
     arrays = read_inferred(arch, losses, weights)
     if wrong := non_finite_names(arrays):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

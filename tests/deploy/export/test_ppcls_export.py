@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -211,9 +213,11 @@ def test_commands_accept_the_folder_and_its_file_without_trust(
         ({"name": "ResNet18"}, "weights of another model"),
         ({"name": "Nothing"}, "unknown architecture 'Nothing'"),
         ({"depth": 16}, "weights of another model"),
+        ({"depth": 6_000_004}, "Arch.depth: expected an integer > 0 and <= 10000, got 6000004"),
+        ({"widen_factor": 10**9}, "Arch.widen_factor: expected an integer > 0 and <= 1000000"),
         (None, "expected a section Arch for inference.safetensors"),
     ],
-    ids=["path", "classes", "layout", "channels", "name", "unknown", "option", "none"],
+    ids=["path", "classes", "layout", "channels", "name", "unknown", "option", "depth", "width", "none"],
 )
 def test_description_of_another_network_is_an_error(
     tmp_path: Path, images: list[bytes], changes: dict[str, Any] | None, reason: str
@@ -260,6 +264,29 @@ def test_description_that_the_network_contradicts_is_an_error(
     write_config(file, tree)
     with pytest.raises(UserError, match=reason):
         find_source(tmp_path / "out")
+
+
+@pytest.mark.hostile
+def test_network_that_does_not_fit_into_memory_is_an_error(tmp_path: Path) -> None:
+    assert export(classifier(tmp_path), tmp_path) == 0
+    file = tmp_path / "out/inference.yml"
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree["Arch"] = {"name": "ResNet18", "class_num": 10_000_000, "data_format": "NHWC"}
+    tree["Output"]["shape"] = [-1, 10_000_000]
+    del tree["PostProcess"]["Topk"]["label_list"]
+    write_config(file, tree)
+    code = (
+        "import resource\n"
+        "from ppcls.errors import UserError\n"
+        "from ppcls.deploy.predictor import Predictor\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))\n"  # the last layer needs 20 GB
+        "try:\n"
+        f"    Predictor({str(tmp_path / 'out')!r}, device='cpu')\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert f"{FILE}: there is not enough memory for the network ResNet18" in result.stdout, result.stderr
 
 
 @pytest.mark.hostile
