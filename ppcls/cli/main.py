@@ -26,7 +26,7 @@ _COMMANDS = {
     "infer": ("ppcls.cli.infer:infer", "run a model on image files"),
     "export": (
         "ppcls.cli.export:export",
-        "export a model as a bundle, or for Paddle Inference, ONNX, OpenVINO, PaddleClas or timm",
+        "export a model as a bundle, or for Paddle Inference, ppcls, ONNX, OpenVINO, PaddleClas or timm",
     ),
     "verify": ("ppcls.cli.export:verify", "check a bundle stage by stage on this machine"),
     "serve": ("ppcls.cli.serve:serve", "serve a model over HTTP"),
