@@ -23,6 +23,7 @@ from ppcls.config.base.overrides import Override, read_overrides
 from ppcls.config.base.problems import show
 from ppcls.config.base.tree import node_at
 from ppcls.deploy.infer import rank_columns
+from ppcls.deploy.models.description import Precision
 from ppcls.deploy.models.source import ModelSource, find_checkpoint, find_source, run_folder
 from ppcls.deploy.pictures import Picture, is_single, label_of, list_pictures, read_picture
 from ppcls.deploy.predictor import Predictor
@@ -390,43 +391,48 @@ class Classifier(ExplainsGuesses):
     @show_in_python
     def export(
         self,
-        format: Literal["paddle", "onnx"] = "paddle",
+        format: Literal["paddle", "ppcls", "onnx"] = "paddle",
         output: str | Path | None = None,
         *,
         preprocess: bool | Literal["all", "normalize"] = False,
+        precision: Precision = "float32",
     ) -> Path:
-        """Exports the model for Paddle Inference or as ONNX, and returns the folder.
+        """Exports the model for Paddle Inference, for ppcls itself or as ONNX, and returns the folder.
 
         Args:
-            format: ``paddle`` or ``onnx``.
-            output: New folder; by default ``inference`` or ``onnx`` in the output folder of the run.
+            format: ``paddle``, ``ppcls`` or ``onnx``.
+            output: New folder; by default ``inference``, ``ppcls`` or ``onnx`` in the output folder of the
+                run.
             preprocess: Preprocessing that the exported model contains: True or ``all`` for all transforms,
                 ``normalize`` for NormalizeImage only, False for none.
+            precision: Precision in which the exported model computes, see ``ppcls export --precision``.
 
         Raises:
-            UserError: The model is not trained, is already exported, or the folder is not empty.
+            UserError: The model is not trained, is already exported, or the folder is not empty; or the
+                format or the device does not support the precision.
         """
         from ppcls.runtime import session
 
         self._require_model()
         overrides = [f"Global.device={self._device}"]
         source = find_source(Path(self.model), overrides, trust=self._trust)
-        names = {"paddle": "inference", "onnx": "onnx"}
+        names = {"paddle": "inference", "ppcls": "ppcls", "onnx": "onnx"}
         if not isinstance(format, str) or format.lower() not in names:
             raise UserError(
-                f"format: expected {' or '.join(map(repr, names))}, got {show(format)}; `ppcls export` has "
+                f"format: expected one of {', '.join(names)}, got {show(format)}; `ppcls export` has "
                 "more formats, and output sets the folder"
             )
-        format = cast(Literal["paddle", "onnx"], format.lower())
+        format = cast(Literal["paddle", "ppcls", "onnx"], format.lower())
         if output is None:
             folder = self._run_folder(source) / names[format]
         else:
             folder = local_output("output", output)
-        with session.embedded(source.run):
-            from ppcls.deploy.export.export import export_model
+        with session.embedded(source.run) as runtime:
+            from ppcls.deploy.export.export import PrecisionSettings, export_model
 
             contained = "all" if preprocess is True else preprocess or None
-            export_model(source, folder, format, preprocess=contained)
+            settings = PrecisionSettings(precision)
+            export_model(source, folder, format, preprocess=contained, settings=settings, runtime=runtime)
         return folder
 
     def _run_folder(self, source: ModelSource) -> Path:

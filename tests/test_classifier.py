@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -478,15 +478,20 @@ def test_evaluate_uses_the_validation_images_or_a_folder(
         moved.rename(pictures)
 
 
+@pytest.mark.parametrize(("kind", "precision"), [("onnx", "float32"), ("ppcls", "float16")])
 def test_export_predicts_the_same(
-    trained: tuple[Classifier, TrainingRun], pictures: Path, tmp_path: Path
+    trained: tuple[Classifier, TrainingRun],
+    pictures: Path,
+    kind: Literal["onnx", "ppcls"],
+    precision: Literal["float32", "float16"],
 ) -> None:
     model, run = trained
-    folder = model.export("onnx")
-    assert folder == run.output_dir / "onnx"
+    folder = model.export(kind, precision=precision)
+    assert folder == run.output_dir / kind
     image = pictures / "cats" / "1.png"
     exported = Classifier(folder).predict(image)
-    assert exported.scores == pytest.approx(model.predict(image).scores, abs=1e-5)
+    tolerance = 1e-5 if precision == "float32" else 5e-3
+    assert exported.scores == pytest.approx(model.predict(image).scores, abs=tolerance)
     with pytest.raises(UserError, match="to evaluate"):
         Classifier(folder).evaluate()
 
