@@ -197,10 +197,9 @@ def _export(options: ExportOptions) -> None:
 def _check_converted(options: ExportOptions, source: ModelSource) -> None:
     """Checks the options for a model that is exported already."""
     if options.format not in ("onnx", "bundle") or source.builds_network:
+        others = "" if source.builds_network else "use --format onnx or --format bundle, or "
         raise UserError(
-            f"{source.file}: this model is already exported; "
-            + ("" if source.builds_network else "use --format onnx or --format bundle, or ")
-            + "start from its checkpoint folder"
+            f"{source.file}: this model is already exported; {others}start from its checkpoint folder"
         )
     for name, value, default in (
         ("--precision", options.precision, "float32"),

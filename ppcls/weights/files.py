@@ -283,6 +283,10 @@ def _weights_file(folder: Path) -> str:
     if not (folder / WEIGHTS).is_file():
         best = folder / BEST
         hint = f"; expected the best model of the run, {best}" if best.is_dir() else ""
+        # Such as inference.safetensors of a model that ppcls exported for itself.
+        other = next((file for file in folder.glob("*.safetensors") if file.name != AVERAGE), None)
+        if not hint and other is not None:
+            hint = f"; to use the weights in {other.name}, name this file: {other}"
         raise UserError(f"{folder}: not a checkpoint folder: {WEIGHTS} is missing{hint}")
     return AVERAGE if AVERAGE in verify(folder).files else WEIGHTS
 

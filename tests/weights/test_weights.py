@@ -385,6 +385,13 @@ def test_read_weights_of_folder_rejects_changed_file(tmp_path: Path, name: str) 
         read_weights(folder)
 
 
+def test_other_weights_in_a_folder_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "inference.safetensors"
+    write_arrays(file, {"a": paddle.ones([1])})
+    with pytest.raises(UserError, match=f"weights in inference.safetensors, name this file: {file}$"):
+        read_weights(tmp_path)
+
+
 def test_read_folder_with_only_an_average_is_an_error(tmp_path: Path) -> None:
     write_arrays(tmp_path / AVERAGE, {"a": paddle.ones([1])})
     with pytest.raises(UserError, match=r"not a checkpoint folder: model\.safetensors is missing$"):

@@ -94,7 +94,7 @@ class Variants:
     """
 
     plain: type[Section]
-    others: Mapping[str, type[Section]] = field(hash=False)
+    others: Mapping[str, type[Section]] = field(hash=False)  # `typing` hashes the parts of `X | None`
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(value: Any) -> Section:

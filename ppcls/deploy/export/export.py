@@ -94,7 +94,7 @@ class ExportResult:
         files: Size in bytes of each written file, keyed by file name.
         description: Description of the exported model.
         difference: Difference between the float32 outputs of the exported and the trained model; see
-            `parity.compare`. None for Paddle Inference on a GPU.
+            `parity.compare`. None for Paddle Inference and ppcls on a GPU.
         quantized: Operators of an int8 model; None for other precisions.
         no_evaluation: Reason why the models were not compared on evaluation images; None if they were.
     """
@@ -119,10 +119,10 @@ def export_model(
 
     The outputs of the exported model are probabilities (softmax or sigmoid) or embeddings of length 1.
 
-    Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is always
-    NCHW, because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail
-    on NHWC models that add, split or concatenate channels. Only inside a `GpuNetwork`, and for ppcls itself,
-    it is NHWC.
+    Parallel branches that are equivalent to one convolution, as in RepVGG, are merged. The layout is NCHW,
+    because onnxruntime computes in this layout, and because the CPU operators of Paddle Inference fail on
+    NHWC models that add, split or concatenate channels. It is NHWC inside a `GpuNetwork`, and for ppcls
+    itself, which merges branches when it loads the model.
 
     Args:
         source: Trained model.
@@ -169,7 +169,7 @@ def export_model(
             f"{source.file}: this model is already exported; expected a checkpoint folder or a config"
         )
     config = source.config
-    arch = exporter.arrange(config.Arch)
+    arch = exporter.adapt_arch(config.Arch)
     losses = config.Loss.Train
     temperature = source.description.Output.temperature
     description = describe_model(arch, need_infer(config.Infer), source.description.names, temperature)
@@ -181,7 +181,7 @@ def export_model(
     network = load_network(arch, losses, source.file)
     if isinstance(network, EmbeddingNetwork):
         description = description.with_width(network.size)
-    description = exporter.describe(description, arch)
+    description = exporter.complete_description(description, arch)
     activation = build_activation(description.Output.activation, temperature)
     trained = nn.Sequential(network, activation)
     trained.eval()

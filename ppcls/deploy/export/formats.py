@@ -97,7 +97,7 @@ class Exporter:
             UserError: They cannot.
         """
 
-    def arrange(self, arch: AnyArch) -> AnyArch:
+    def adapt_arch(self, arch: AnyArch) -> AnyArch:
         """Returns the section of the network to export, in the layout of the format.
 
         Raises:
@@ -105,7 +105,7 @@ class Exporter:
         """
         return arch.with_data_format("NCHW")
 
-    def describe(self, description: ModelDescription, arch: AnyArch) -> ModelDescription:  # noqa: ARG002
+    def complete_description(self, description: ModelDescription, arch: AnyArch) -> ModelDescription:  # noqa: ARG002
         """Returns the description of the model with what only this format needs."""
         return description
 
@@ -231,8 +231,8 @@ class PpclsExporter(Exporter):
                 "option"
             )
 
-    def arrange(self, arch: AnyArch) -> AnyArch:
-        """See `Exporter.arrange`. The fused kernels need NHWC."""
+    def adapt_arch(self, arch: AnyArch) -> AnyArch:
+        """See `Exporter.adapt_arch`. The fused kernels need NHWC."""
         from ppcls.zoo import ZOO
 
         entry = ZOO.get(arch.exported.name)
@@ -243,8 +243,8 @@ class PpclsExporter(Exporter):
             )
         return arch.with_data_format("NCHW" if entry.fixed_input else "NHWC")
 
-    def describe(self, description: ModelDescription, arch: AnyArch) -> ModelDescription:
-        """See `Exporter.describe`."""
+    def complete_description(self, description: ModelDescription, arch: AnyArch) -> ModelDescription:
+        """See `Exporter.complete_description`."""
         return description.with_arch(arch.inferred)
 
     def write(self, model: ModelToWrite, folder: Path) -> Path:

@@ -102,6 +102,7 @@ def test_what_cannot_be_converted_is_rejected_with_a_reason(
         (["model.pdmodel", "model.pdiparams"], "rename model.pdmodel"),
         (["mine.onnx"], "name the file mine.onnx instead of its folder"),
         (["model.pdparams"], "contains only weights"),
+        (["inference.safetensors"], "inference.safetensors needs the file inference.yml"),
     ],
 )
 def test_files_in_other_formats_are_explained(

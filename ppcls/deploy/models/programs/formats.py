@@ -61,6 +61,8 @@ def explain_files(folder: Path) -> str:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         return f": {error.strerror}"
+    if NETWORK in names:
+        return f": {NETWORK} needs the file inference.yml, which ppcls export writes into the same folder"
     if "__model__" in names:
         return f": __model__ is a format that this version of Paddle does not read ({_WRITERS})"
     for name in names:
