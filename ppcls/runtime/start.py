@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import Distribution
 from typing import Literal
@@ -90,6 +92,26 @@ class Runtime:
             f"process: Paddle uses {counted(self.threads, 'thread')}{note}"
             f"{f'; {self.memory_note}' if self.memory_note else ''}"
         )
+
+    @contextmanager
+    def selected(self) -> Iterator[None]:
+        """Selects the device in Paddle within a ``with`` block.
+
+        Another model of the process may have selected another device. A kernel of the CPU that receives
+        tensors of a GPU ends the process.
+        """
+        import paddle
+
+        own = "cpu" if self.device_id is None else f"gpu:{self.device_id}"
+        other = paddle.device.get_device()
+        if other == own:
+            yield
+            return
+        paddle.device.set_device(own)
+        try:
+            yield
+        finally:
+            paddle.device.set_device(other)
 
     def synchronize(self) -> None:
         """Waits for Paddle's work on the GPU. Does not wait for DALI, which uses other streams."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 import paddle
 import pytest
@@ -50,3 +51,20 @@ def test_gloo_uses_the_interface_of_the_launchers_address(
         monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     module._set_gloo_interface()
     assert os.environ["GLOO_SOCKET_IFNAME"] == expected
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_another_device_is_selected_for_the_time_of_a_block(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    selected = ["gpu:1"]
+    monkeypatch.setattr(paddle.device, "get_device", lambda: selected[-1])
+    monkeypatch.setattr(paddle.device, "set_device", selected.append)
+    with pytest.raises(RuntimeError) if fails else nullcontext(), Runtime().selected():
+        assert selected[-1] == "cpu"
+        with Runtime(device="gpu", device_id=2).selected(), Runtime(device="gpu", device_id=2).selected():
+            assert selected[-1] == "gpu:2"
+        assert selected[-1] == "cpu"
+        if fails:
+            raise RuntimeError
+    assert selected == ["gpu:1", "cpu", "gpu:2", "cpu", "gpu:1"]

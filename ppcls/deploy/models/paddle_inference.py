@@ -191,7 +191,7 @@ class PaddleInferenceModel:
     def run(self, images: Any) -> NDArray[Any]:
         """See `ppcls.deploy.predictor.InferenceModel`."""
         is_array = isinstance(images, np.ndarray)
-        with self._lock, self._kernel_search(len(images)):
+        with self._lock, self._runtime.selected(), self._kernel_search(len(images)):
             images = np.ascontiguousarray(images, self._dtype) if is_array else images.astype(self._dtype)
             answers = self._replay(images)
             return self._run(images) if answers is None else answers

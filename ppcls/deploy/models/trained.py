@@ -228,6 +228,7 @@ class TrainedModel:
         self._weights = weights
         self._forward: Forward = run_model
         self._buffer: PinnedBuffer | None = None
+        self._runtime = runtime
         self._lock = nullcontext() if runtime.device_id is None else STREAM_LOCK
         self._temperature = description.Output.temperature
         self._classes = description.width
@@ -284,7 +285,7 @@ class TrainedModel:
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def _run_images(self, images: Any) -> tuple[NDArray[Any], dict[str, Tensor]]:
         """Returns the scores or embeddings, and all outputs of `_Scoring`."""
-        with self._lock:
+        with self._lock, self._runtime.selected():
             if self._buffer is not None and isinstance(images, np.ndarray):
                 images = self._buffer.send(np.ascontiguousarray(images))
             tensor = images if isinstance(images, paddle.Tensor) else paddle.to_tensor(images)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from small_classifier import config_tree, write_config, write_weights
+from small_classifier import config_tree, write_config, write_image, write_weights
 
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.numpy_ops import run_on_pixels
@@ -16,6 +16,7 @@ from ppcls.data.transforms.specs.chain import plan_chain, split_chain
 from ppcls.deploy.models.description import describe_model
 from ppcls.deploy.models.source import need_infer
 from ppcls.deploy.models.trained import TrainedModel, load_network
+from ppcls.deploy.predictor import Predictor
 from ppcls.engine.core.precision import build_precision
 from ppcls.engine.evaluation.forward import run_model
 from ppcls.errors import UserError
@@ -108,3 +109,14 @@ def test_trained_model_on_a_gpu_replays_equal_outputs(
         del others
     assert len(graphed._forward._graphs) == 4
     assert "operator by operator" not in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", [("cpu", "gpu"), ("gpu", "cpu")])
+def test_models_on_two_devices_answer_in_one_process(tmp_path: Path, order: tuple[str, str]) -> None:
+    weights = write_weights(tmp_path / "weights.safetensors")
+    config = write_config(tmp_path / "config.yaml", config_tree(weights, None))
+    predictors = [Predictor(config, overrides=[f"Global.device={device}"]) for device in order]
+    image = write_image(tmp_path / "image.png", 0).read_bytes()
+    scores = [[predictor.predict([image])[0].scores for predictor in predictors] for _ in range(3)]
+    np.testing.assert_allclose(np.ravel(scores), np.tile(scores[0][0], 6), rtol=1e-2)

@@ -47,7 +47,7 @@ class Timer:
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Timer:
-    timer = Timer([100.0, 150.0, 120.0, 110.0, 90.0])
+    timer = Timer([100.0, 120.0, 150.0, 120.0, 110.0, 90.0])
     monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(module, "selected_card", lambda: _Card("GPU-1", 80_000))
     monkeypatch.setattr(module, "_measure", timer)
@@ -63,9 +63,9 @@ def way_of(config: Config) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rates", "best"),
     [
-        ([100.0, 150.0, 120.0, 110.0, 90.0], THIRD),
-        ([100.0, 101.0, 101.9, 99.0, 90.0], CPU_WAY),
-        (["out of memory", 150.0, 120.0, 110.0, 160.0], {"decode_on": "gpu", "gpu_share": None}),
+        ([100.0, 120.0, 150.0, 120.0, 110.0, 90.0], THIRD),
+        ([100.0, 101.5, 101.0, 101.9, 99.0, 90.0], CPU_WAY),
+        (["out of memory", 140.0, 150.0, 120.0, 110.0, 160.0], {"decode_on": "gpu", "gpu_share": None}),
         (["out of memory"] * len(module._WAYS), {"decode_on": "auto", "gpu_share": None}),
     ],
 )
