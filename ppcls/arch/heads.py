@@ -36,7 +36,9 @@ class Initializer(Section):
     @model_validator(mode="after")
     def _check_parameters(self) -> Self:
         known = {"Constant": {"value"}, "Normal": {"mean", "std"}}.get(self.name, {"fan_in"})
-        if unknown := self.model_fields_set - known - {"name"}:
+        # A config that was written by a run also contains null for all other keys.
+        values = self.model_dump(exclude={"name"}, exclude_none=True)
+        if unknown := values.keys() - known:
             raise ValueError(f"{self.name} does not support {', '.join(sorted(unknown))}; remove this key")
         return self
 

@@ -156,7 +156,7 @@ class Optimizer(Component, registry=OPTIMIZERS):
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 raise ValueError(f"{one} and {other} exclude each other; set only one of them")
         for position, rule in enumerate(self.by_name):
-            if "decay_mult" in rule.model_fields_set and not self.decay:
+            if rule.decay_mult != 1 and not self.decay:  # a config that was written by a run contains 1
                 text = "the optimizer has no weight decay; remove this key, or set a weight decay"
                 raise error_at(text, "by_name", position, "decay_mult")
         return self

@@ -54,6 +54,26 @@ def test_load_shipped_config_survives_a_dump(
     assert load_config(write(tmp_path, dump_config(config))) == config
 
 
+def test_settings_of_parameters_survive_a_dump() -> None:
+    neck = {
+        "name": "BNNeck",
+        "num_features": 512,
+        "weight_attr": {"initializer": {"name": "Constant", "value": 0.5}},
+    }
+    head = {
+        "name": "FC",
+        "embedding_size": 512,
+        "class_num": 10,
+        "weight_attr": {"initializer": {"name": "Normal", "std": 0.001}},
+    }
+    tree = read_yaml(ROOT / "examples" / "embeddings.yaml")
+    tree["Arch"] |= {"Neck": neck, "Head": head}
+    tree["Loss"]["Train"] = [{"CELoss": None}]
+    tree["Optimizer"] |= {"by_name": [{"pattern": "*.bias", "lr_mult": 2}], "regularizer": None}
+    config = validate(tree, "test")
+    assert validate(yaml.safe_load(dump_config(config)), "again") == config
+
+
 def test_load_and_registries_import_neither_paddle_nor_decoders(tmp_path: Path) -> None:
     """Paddle reads the number of threads and its share of GPU memory when it is imported."""
     for name in ("cats", "dogs"):  # class folders of finetune.yaml
