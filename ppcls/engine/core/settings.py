@@ -190,7 +190,7 @@ class ExecutionSettings(Section):
     matrices and activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored.
     `auto`: the choice of `autotune`; without `autotune`, False. On a CPU in float32, `ppcls infer`, `eval`,
     `serve` and `train` with `--head` use them with checkpoints, also of NCHW models, unless this is False;
-    their scores differ in the last digits."""
+    their scores differ in the last digits. Models exported with `--format ppcls` use them on GPUs, too."""
     recompute: bool = False
     """Keep only the inputs of the model's blocks during the forward pass, and compute their activations again
     in the backward pass (gradient checkpointing). Training needs less memory and a third to a half more time,
