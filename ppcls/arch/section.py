@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from ppcls.config.base.facts import ModelFacts
 from ppcls.config.base.fields import (
+    MAX_SIDE,
     ClassCountOrAuto,
     Count,
     Decay,
@@ -360,6 +361,16 @@ class Arch(ModelSection):
     def _check_depth(cls, value: int | None) -> int | None:
         if value is not None and (value < 10 or value % 6 != 4):
             raise ValueError(f"expected 6 n + 4 layers with an integer n, such as 28, got {value}")
+        return value
+
+    @field_validator("stride_list")
+    @classmethod
+    def _check_strides(cls, value: tuple[Stride, ...] | None) -> tuple[Stride, ...] | None:
+        flat = [
+            side for stride in value or () for side in (stride if isinstance(stride, tuple) else (stride,))
+        ]
+        if flat and max(flat) > MAX_SIDE:
+            raise ValueError(f"expected strides of at most {MAX_SIDE}, got {max(flat)}")
         return value
 
     @field_validator("timm_variant", "shift_single_window")

@@ -83,6 +83,10 @@ def test_momentum_of_batch_norm_is_that_of_the_config(name: str) -> None:
             [f"Arch.name={SWIN}", "Arch.drop_path_rate=1.0"],
             "Arch.drop_path_rate: expected a number >= 0 and < 1, got 1.0",
         ),
+        (
+            ["Arch.name=PPLCNet_x0_25", "Arch.stride_list=[2, 2, [2, 10000000000], 2, 2]"],
+            "Arch.stride_list: expected strides of at most 16384, got 10000000000",
+        ),
     ],
 )
 def test_invalid_option_is_rejected(overrides: list[str], text: str) -> None:
