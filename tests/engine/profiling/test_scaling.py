@@ -78,6 +78,9 @@ def test_samples_follow_ordinary_updates(updates: int) -> None:
         not chosen or updates % samples.period < samples.first + samples.count
     )
     assert not any(samples.precedes(update) for update in chosen)
+    measured = [update for update in range(samples.warm_up, updates) if samples.precedes(update)]
+    assert not chosen or 3 <= len(measured[: samples.first - samples.warm_up]) <= 50
+    assert samples.warm_up == 50 or updates < 200
 
 
 FEED = {"by_dali": True, "dali_can": True, "can_share": True, "cores": 8, "workers": 4}
