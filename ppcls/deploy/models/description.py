@@ -482,7 +482,9 @@ class ModelDescription(Section):
             if tree[optional] is None:
                 del tree[optional]
         if self.Arch is not None:
-            tree["Arch"] = _plain(self.Arch)
+            # With default values, because later versions may have others.
+            tree["Arch"] = self.Arch.model_dump(mode="json", exclude_none=True)
+            remove_paths(tree["Arch"])
         if self.Output.temperature == 1.0:
             del tree["Output"]["temperature"]
         if self.Output.normalized:

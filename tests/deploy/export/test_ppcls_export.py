@@ -28,12 +28,15 @@ from small_embedding import embedding_tree, write_model
 from benchmarks.infer.random_models import write_random_models
 from benchmarks.pytorch.candidates import TIMM_MODELS
 from ppcls.arch.build import build_model
+from ppcls.arch.section import Arch
 from ppcls.cli import export as export_cli
 from ppcls.cli import infer as infer_cli
+from ppcls.deploy.models.description import read_description
 from ppcls.deploy.models.source import find_source
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.weights.files import write_arrays
+from ppcls.zoo import ZOO
 
 FILE = "inference.safetensors"
 # Probabilities. The exported network is in NHWC, whose kernels round differently.
@@ -91,7 +94,8 @@ def test_exported_embedding_model_has_the_embeddings_of_the_model(
     expected = scores(Predictor(tmp_path / "config.yaml"), images)
     assert np.abs(scores(Predictor(tmp_path / "out", device="cpu"), images) - expected).max() < FLOAT32
     described = yaml.safe_load((tmp_path / "out/inference.yml").read_text(encoding="utf-8"))
-    assert [*described["Arch"]] == ["name", "Backbone", "Neck"]
+    assert {"name", "Backbone", "Neck"} <= described["Arch"].keys()
+    assert "Head" not in described["Arch"]
     assert not [name for name in load_file(tmp_path / "out" / FILE) if name.startswith("head.")]
 
 
@@ -113,8 +117,19 @@ def test_exported_student_needs_neither_teacher_nor_initial_weights(
     assert export(tree, tmp_path) == 0
     (tmp_path / "model.safetensors").rename(tmp_path / "moved.safetensors")
     described = yaml.safe_load((tmp_path / "out/inference.yml").read_text(encoding="utf-8"))
-    assert described["Arch"] == {"name": NAME, "class_num": 3, "data_format": "NHWC", **OPTIONS}
+    expected = {"name": NAME, "class_num": 3, "data_format": "NHWC", "input_image_channel": 3, **OPTIONS}
+    assert expected.items() <= described["Arch"].items()
+    assert "pretrained" not in described["Arch"]
     assert len(Predictor(tmp_path / "out", device="cpu").predict(images)) == len(images)
+
+
+def test_descriptions_of_all_architectures_are_read_as_written(tmp_path: Path) -> None:
+    assert export(classifier(tmp_path), tmp_path) == 0
+    description = read_description(tmp_path / "out")
+    for name in (name for name, entry in ZOO.items() if not entry.fixed_input):
+        arch = Arch(name=name, class_num=3, data_format="NHWC")
+        written = yaml.safe_load(description.with_arch(arch).as_yaml())
+        assert Arch.model_validate(written["Arch"]) == arch
 
 
 def test_float16_halves_the_file(tmp_path: Path) -> None:
