@@ -177,7 +177,7 @@ def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
         raise UserError(
             f"Optimizer.name: expected Momentum or AdamW, as in the script for PyTorch, got {optimizer.kind}"
         )
-    for key in ("clip_norm", "clip_value", "freeze", "train_only"):
+    for key in ("clip_norm", "clip_value", "sam_rho", "freeze", "train_only"):
         _check(f"Optimizer.{key}", getattr(optimizer, key), None)
     _check("Optimizer.by_name", optimizer.by_name, ())
     _check("Optimizer.layerwise_decay", optimizer.block_decay, None)

@@ -64,6 +64,8 @@ def choose_step(
         execution += ", with fused kernels"
     if settings.recompute:
         execution += ", with recomputed activations"
+    if state.sam is not None:
+        execution += ", two passes per batch (Optimizer.sam_rho)"
     if setting is False:
         return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
     blocker = _capture_blocker(state, settings, arch, split)

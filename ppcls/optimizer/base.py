@@ -95,6 +95,10 @@ class Optimizer(Component, registry=OPTIMIZERS):
     clip_value: Positive | None = None
     """Maximum absolute value of each gradient element. Elements are clipped to `[-clip_value, clip_value]`.
     Default: no limit."""
+    sam_rho: Positive | None = None
+    """Radius of sharpness-aware minimization (SAM, [Foret et al. 2021](https://arxiv.org/abs/2010.01412)),
+    such as 0.05: the largest loss within this distance of the weights is minimized. Each batch then has two
+    forward and backward passes, so updates take about twice as long. Default: one pass."""
     multi_precision: bool | None = None
     """Accepted for compatibility with PaddleClas; has no effect. `AMP.level: O2` always keeps float32 master
     weights."""
@@ -150,6 +154,12 @@ class Optimizer(Component, registry=OPTIMIZERS):
             )
             yield problem(text, "multi_precision")
 
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
+        """Yields a second pass that a linear head does not have."""
+        yield from super().warnings(facts, part)
+        if facts.fits_head and self.sam_rho is not None:
+            yield "sam_rho has no effect, because LinearHead computes no gradients"
+
     @model_validator(mode="after")
     def _check_exclusive(self) -> Self:
         for one, other in (("clip_norm", "clip_value"), ("freeze", "train_only")):
@@ -179,8 +189,9 @@ class CoupledOptimizer(Optimizer, abstract=True):
         """Weight decay from ``regularizer`` or ``weight_decay``; 0 for none."""
         return (self.weight_decay or 0.0) if self.regularizer is None else self.regularizer.coeff
 
-    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:  # noqa: ARG002
+    def warnings(self, facts: RunFacts, part: str) -> Iterator[str]:
         """Yields a key that ``regularizer`` overrides."""
+        yield from super().warnings(facts, part)
         if self.regularizer is not None and self.weight_decay is not None:
             yield "weight_decay has no effect; Optimizer.regularizer takes precedence"
 

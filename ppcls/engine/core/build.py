@@ -36,6 +36,7 @@ from ppcls.engine.core.networks import Losses, build_distilling, build_network, 
 from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
 from ppcls.engine.core.recompute import recompute_blocks
+from ppcls.engine.core.sam import SharpnessAware
 from ppcls.engine.core.settings import AMP, ExecutionSettings, TrainingSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
@@ -117,6 +118,7 @@ def build_state(
     masks = _attach_masks(model, network, config.Global.seed, runtime)
     if config.Global.recompute:
         recompute_blocks(model, masks, config.Arch.name)
+    rho = config.Optimizer.sam_rho
     return TrainState(
         model=model,
         network=network,
@@ -133,6 +135,7 @@ def build_state(
         frozen=frozen,
         plateau=plateau,
         masks=masks,
+        sam=None if rho is None else SharpnessAware(rho, model, frozen),
     )
 
 

@@ -96,6 +96,11 @@ class FlatBuffers:
         for buffer, addend in zip(self.buffers, other.buffers, strict=True):
             buffer.add_(addend)
 
+    def copy(self, other: FlatBuffers) -> None:
+        """Copies the values of ``other``, which has the same layout, into this memory."""
+        for buffer, source in zip(self.buffers, other.buffers, strict=True):
+            buffer.copy_(source, False)
+
     def zero(self) -> None:
         """Sets all values to zero."""
         for buffer in self.buffers:

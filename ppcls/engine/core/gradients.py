@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import paddle
@@ -25,13 +25,29 @@ from paddle.base import core
 from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
 from ppcls.engine.core.flat_buffers import ALIGNMENT
-from ppcls.optimizer.paddle_optimizers import parameters_of
+from ppcls.optimizer.paddle_optimizers import create_state, master_weights_of, parameters_of
 
 _MOST_FLAGS = 1024  # number of flags at which they are concatenated into one tensor
 
 
+class TrialGroup(NamedTuple):
+    """One or more weights, with the gradients that one step computed for them.
+
+    Attributes:
+        weight: Weights that the network uses.
+        exact: Their float32 master weights; ``weight`` itself without master weights.
+        gradient: Gradients of the same shape, times the loss scale.
+    """
+
+    weight: Tensor
+    exact: Tensor
+    gradient: Tensor
+
+
 class GradientStore(Protocol):
     """Interface of a store of gradients, to which the steps of an update add.
+
+    The gradients of a trial do not become part of the update. SAM needs them (`ppcls.engine.core.sam`).
 
     Attributes:
         loss_factor: Factor on each loss. It makes the result of `all_reduce` the mean over the ranks.
@@ -43,6 +59,15 @@ class GradientStore(Protocol):
 
     def collect(self) -> None:
         """Adds the gradients that the last backward pass wrote to ``parameter.grad``."""
+
+    def begin_trial(self) -> None:
+        """Sets the gradients of earlier steps aside until `end_trial`."""
+
+    def trial_groups(self) -> Sequence[TrialGroup]:
+        """Returns the trained weights with their gradients since `begin_trial`."""
+
+    def end_trial(self) -> None:
+        """Discards the gradients since `begin_trial`, and restores those that were set aside."""
 
     def all_reduce(self) -> None:
         """Averages the gradients over the ranks."""
@@ -77,9 +102,39 @@ class ParameterGradients:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        self._earlier: list[tuple[Tensor, Tensor]] = []  # parameters with the gradients of earlier steps
 
     def collect(self) -> None:
         """Does nothing: Paddle's backward pass adds to ``parameter.grad`` itself."""
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def begin_trial(self) -> None:
+        """Sets the gradients of earlier steps aside until `end_trial`."""
+        # Copies, because `clear` frees the memory of the gradients.
+        self._earlier = [
+            (parameter, parameter.grad.clone())
+            for parameter in parameters_of(self._optimizer)
+            if parameter.grad is not None
+        ]
+        self.clear()
+
+    def trial_groups(self) -> list[TrialGroup]:
+        """Returns each trained weight with its gradient since `begin_trial`."""
+        create_state(self._optimizer)  # Paddle creates the master weights in the first update
+        masters = master_weights_of(self._optimizer)
+        return [
+            TrialGroup(parameter, masters.get(parameter.name, parameter), parameter.grad)
+            for parameter in parameters_of(self._optimizer)
+            if parameter.grad is not None
+        ]
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def end_trial(self) -> None:
+        """Discards the gradients since `begin_trial`, and restores those that were set aside."""
+        self.clear()
+        for parameter, gradient in self._earlier:
+            parameter.grad = gradient
+        self._earlier = []
 
     def all_reduce(self) -> None:
         """Averages the gradients over the ranks."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # only for annotations: the training step must not import the
     from ppcls.engine.core.ema import Ema
     from ppcls.engine.core.gradients import GradientStore
     from ppcls.engine.core.precision import Precision
+    from ppcls.engine.core.sam import SharpnessAware
     from ppcls.loss.base import Criterion
     from ppcls.metric.build import Metrics
     from ppcls.optimizer.plateau import Plateau
@@ -75,6 +76,7 @@ class TrainState:
             improving; None for other schedules.
         progress: Counters of the run.
         masks: Random factors of dropout and stochastic depth; None if they come from Paddle's generator.
+        sam: Moves the weights for the second pass of each batch; None for a single pass.
     """
 
     model: nn.Layer
@@ -93,6 +95,7 @@ class TrainState:
     plateau: Plateau | None = None
     progress: RunProgress = field(default_factory=RunProgress)
     masks: StepMasks | None = None
+    sam: SharpnessAware | None = None
 
     @property
     def update(self) -> int:

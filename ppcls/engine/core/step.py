@@ -100,8 +100,6 @@ def forward_backward(
     """
     network = state.network
     exchanging = overlap and batch.update
-    if state.masks is not None:
-        state.masks.begin_step(state.update)
     parallel = isinstance(network, paddle.DataParallel)
     with network.no_sync() if parallel and not exchanging else nullcontext():
         with hooks("forward"):
@@ -111,6 +109,35 @@ def forward_backward(
             state.precision.backward(loss * (batch.weight * state.gradients.loss_factor))
             functions.collect_gradients(state)
     return _sums(state, map_outputs(outputs, paddle.Tensor.detach), loss.detach(), batch)
+
+
+def sharpness_aware_passes(
+    state: TrainState,
+    batch: Batch,
+    hooks: StepHooks = NO_HOOKS,
+    functions: StepFunctions = EAGER,
+    *,
+    overlap: bool = True,
+) -> paddle.Tensor:
+    """Adds the gradients of one batch at the place to which SAM moves the weights (`SharpnessAware`).
+
+    Both passes draw the same random numbers. The arguments and the result are those of `forward_backward`.
+    Losses and metrics are those of the first pass, with the weights of the run.
+    """
+    assert state.sam is not None
+    random = paddle.get_rng_state()
+    state.gradients.begin_trial()
+    sums = forward_backward(state, batch, hooks, functions, overlap=False)
+    with hooks("optimizer"):
+        state.sam.climb(state.gradients.trial_groups())
+        state.gradients.end_trial()
+    paddle.set_rng_state(random)
+    try:
+        forward_backward(state, batch, hooks, functions, overlap=overlap)
+    finally:
+        with hooks("optimizer"):
+            state.sam.descend()
+    return sums
 
 
 def train_step(
@@ -136,7 +163,10 @@ def train_step(
         The result of `forward_backward`.
     """
     state.precision.begin_step()  # before the forward pass, which changes the statistics that it saves
-    sums = forward_backward(state, batch, hooks, functions, overlap=overlap)
+    if state.masks is not None:
+        state.masks.begin_step(state.update)
+    passes = forward_backward if state.sam is None else sharpness_aware_passes
+    sums = passes(state, batch, hooks, functions, overlap=overlap)
     if batch.update:
         overlapped = overlap and isinstance(state.network, paddle.DataParallel)
         if state.runtime.world_size > 1 and not overlapped:

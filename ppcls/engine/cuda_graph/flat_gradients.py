@@ -11,7 +11,7 @@ from paddle import Tensor, _C_ops, optimizer
 from paddle.regularizer import L2Decay
 
 from ppcls.engine.core.flat_buffers import FlatBuffers
-from ppcls.engine.core.gradients import any_nonfinite
+from ppcls.engine.core.gradients import TrialGroup, any_nonfinite
 from ppcls.engine.core.loss_scale import LossScale
 from ppcls.engine.cuda_graph.fused_update import FusedUpdate, supports
 from ppcls.errors import UserError
@@ -35,13 +35,14 @@ class FlatGradients:
 
     This is a `ppcls.engine.core.gradients.GradientStore` with operators that a CUDA graph can capture.
     Weights and optimizer state also move into flat buffers if `FusedUpdate` or `FusedMomentum` supports the
-    optimizer.
+    optimizer, or for trials.
 
     Args:
         loss_scale: Loss scale of the run; None without loss scaling.
         accumulate: Number of steps per update.
         world: Number of ranks.
         kernels: Whether the kernels of `FusedUpdate` may be used.
+        trials: Whether each step has a trial (`begin_trial`).
 
     Attributes:
         fused: Whether the update is a `FusedUpdate`.
@@ -54,6 +55,7 @@ class FlatGradients:
         accumulate: int,
         world: int,
         kernels: bool = False,
+        trials: bool = False,
     ) -> None:
         self.loss_factor = 1.0 / world  # `all_reduce` sums
         self._optimizer = optimizer
@@ -61,10 +63,13 @@ class FlatGradients:
         optimizer.clear_grad(set_to_zero=False)
         self._total = FlatBuffers(self._weights)
         self._addend = FlatBuffers(self._weights) if accumulate > 1 else None
+        self._earlier = FlatBuffers(self._weights) if accumulate > 1 and trials else None
+        self._trial_groups: list[TrialGroup] = []
         self._momentum: FusedMomentum | None = None
         self._update: FusedUpdate | None = None
         self.fused = kernels and supports(optimizer)
-        if self.fused or is_fusible(optimizer):
+        fusible = is_fusible(optimizer)
+        if self.fused or fusible or trials:
             if loss_scale is None:
                 state = FlatBuffers(changed_by_step(optimizer))
                 state.adopt()
@@ -73,9 +78,43 @@ class FlatGradients:
             windows = (state.window, self._total.window)
             if self.fused:
                 self._update = FusedUpdate(optimizer, *windows, self._total.buffers)
-            else:
+            elif fusible:
                 self._momentum = FusedMomentum(optimizer, *windows)
+            if trials:
+                self._trial_groups = self._make_trial_groups(*windows)
         self._pairs = list(zip(self._weights, self._total.views, strict=True))
+
+    def _make_trial_groups(self, state: GetWindow, gradients: GetWindow) -> list[TrialGroup]:
+        """Returns a group for each dtype of weights. The arguments are those of `FusedMomentum`."""
+        weights = self._weights
+        masters = master_weights_of(self._optimizer)
+        halves = [place for place, weight in enumerate(weights) if weight.name in masters]
+        groups = []
+        for _, group in groupby(range(len(weights)), lambda place: weights[place].dtype):
+            places = list(group)
+            first = places[0]
+            last = places[-1]
+            weight = exact = state(first, last)
+            if first in halves:
+                master = len(weights) + halves.index(first)
+                exact = state(master, master + last - first)
+            groups.append(TrialGroup(weight, exact, gradients(first, last)))
+        return groups
+
+    def begin_trial(self) -> None:
+        """Sets the gradients of earlier steps aside until `end_trial`."""
+        if self._earlier is not None:
+            self._earlier.copy(self._total)
+            self._total.zero()
+
+    def trial_groups(self) -> list[TrialGroup]:
+        """Returns all trained weights with their gradients since `begin_trial`, in one group per dtype."""
+        return self._trial_groups
+
+    def end_trial(self) -> None:
+        """Restores the gradients that were set aside. Without earlier steps, `collect` replaces gradients."""
+        if self._earlier is not None:
+            self._total.copy(self._earlier)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def collect(self) -> None:

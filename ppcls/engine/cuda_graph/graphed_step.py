@@ -4,6 +4,9 @@ There are three graphs: the forward pass of the network, its backward pass, and 
 computes all rows of a batch, so these graphs fit partial batches too. Loss and metrics use only the valid
 rows. They run eagerly between the graphs, while the device is still busy with the forward pass. The host part
 of the step is `train_step`, as in eager execution, so the results equal those of eager steps.
+
+With SAM, the first two graphs are replayed twice for each batch. The weights climb and descend eagerly
+between the replays, by a few operators on flat buffers.
 """
 
 from __future__ import annotations
@@ -74,6 +77,7 @@ class GraphedStep:
                 state.loader.order.accumulate,
                 state.runtime.world_size,
                 kernels=self._kernels,
+                trials=state.sam is not None,
             )
         self._within_update = not batch.update
         self._updates += batch.update
