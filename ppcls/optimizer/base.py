@@ -80,6 +80,7 @@ class Optimizer(Component, registry=OPTIMIZERS):
     coupled: ClassVar[bool]
     key_hints: ClassVar[Mapping[str, str]] = {
         "learning_rate": "set lr.learning_rate, a key of the schedule",
+        "sam": "write sam_rho",
     }
     ignored: ClassVar[Mapping[str, str]] = {"clip_grad": "clip_norm or clip_value clips gradients"}
     lr: Annotated[Schedule, Tagged(SCHEDULES)]

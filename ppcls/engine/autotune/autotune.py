@@ -42,6 +42,7 @@ from ppcls.weights.download import lock_file
 from ppcls.zoo import ZOO, cache_folder
 
 if TYPE_CHECKING:  # the engine is below the recipe
+    from ppcls.optimizer.base import Optimizer
     from ppcls.recipe.schema import Config
 
 MIN_UPDATES = 2000  # updates of a run on a GPU from which a measurement of about a minute is worthwhile
@@ -194,7 +195,7 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
 
     if not machine.uses_cache and not is_long():
         return untuned
-    model = model_facts(settings, arch, config.AMP, config.Optimizer.kind)
+    model = model_facts(settings, arch, config.AMP, config.Optimizer)
     facts = {**model, **data_facts(split), "card": machine.facts}
     file = cache_folder("autotune") / f"{cache_key(facts)}.json"
 
@@ -403,12 +404,15 @@ def _measure_on(machine: Machine, config: str) -> Sample:
         return MeasuringProcess(worker_command(_WORKER), task, _TIMEOUT, machine.environment).run()
 
 
-def model_facts(settings: EngineSettings, arch: AnyArch, amp: AMP | None, optimizer: str) -> dict[str, Any]:
+def model_facts(
+    settings: EngineSettings, arch: AnyArch, amp: AMP | None, optimizer: Optimizer
+) -> dict[str, Any]:
     """Returns what can change which way is fastest: the model, its precision and the settings."""
     return {
         "arch": arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
         "amp": amp.model_dump(mode="json") if amp is not None else None,
-        "optimizer": optimizer,
+        "optimizer": optimizer.kind,
+        "sam": optimizer.sam_rho is not None,
         "accumulate": settings.update_freq,
         "open": list_open_settings(settings, arch),
         "settings": [settings.cuda_graph, settings.to_static, settings.fused_kernels, settings.recompute],

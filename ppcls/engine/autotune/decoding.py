@@ -102,7 +102,7 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
     cores = _own_cores(card)
     count = min(len(cores), max(1, usable_cores() // local_processes()))
     facts = {
-        **model_facts(settings, config.Arch, config.AMP, config.Optimizer.kind),
+        **model_facts(settings, config.Arch, config.AMP, config.Optimizer),
         **data_facts(split),
         "card": machine.facts,
         "cores": count,

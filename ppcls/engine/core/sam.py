@@ -56,13 +56,13 @@ class SharpnessAware:
         total = paddle.stack([paddle.zeros([]), *squares]).sum()
         finite = paddle.isfinite(total)
         factor = self._rho / (total.sqrt() + _EPSILON)
-        zero = paddle.zeros([])
         changed = [*(group.weight for group in groups), *self._statistics]
         self._copies = [(tensor, tensor.clone()) for tensor in changed]
         for group in groups:
-            # The factor alone can't be 0 for a non-finite gradient, because infinity times 0 is NaN.
-            step = paddle.where(finite, group.gradient.astype("float32") * factor, zero)
-            group.weight.copy_((group.exact + step).astype(group.weight.dtype), False)
+            there = group.exact + group.gradient.astype("float32") * factor
+            # A factor of 0 would not do: infinity times 0 is NaN.
+            there = paddle.where(finite.expand(there.shape), there, group.exact)
+            group.weight.copy_(there.astype(group.weight.dtype), False)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def descend(self) -> None:

@@ -128,6 +128,7 @@ def test_weights_have_the_names_of_pytorch(tmp_path: Path) -> None:
         ),
         ("Optimizer.name=Lamb", r"Optimizer\.name: expected Momentum or AdamW"),
         ("Optimizer.clip_norm=1.0", r"Optimizer\.clip_norm: expected None"),
+        ("Optimizer.sam_rho=0.05", r"Optimizer\.sam_rho: expected None"),
         ("Global.update_freq=2", r"Global\.update_freq: expected 1"),
         ("DataLoader.Train.dataset.transform_ops.3={ColorJitter: {}}", "does not have ColorJitter"),
         (

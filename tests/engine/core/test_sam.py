@@ -13,6 +13,7 @@ from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 from small_net import CLASSES, Flat, MemoryLoader, Net, assert_equal, content, make_state
 
+from ppcls.arch.layers.drop_path import DropPath, StepMasks
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.precision import FP32, AmpO1, Precision, build_precision
@@ -248,6 +249,33 @@ def test_sam_passes_draw_the_same_numbers_and_leave_the_generator_as_one_pass() 
     assert len(twice) == 2 * len(once)
     np.testing.assert_array_equal(twice[::2], once)
     np.testing.assert_array_equal(twice[1::2], once)
+
+
+class Masked(Net):
+    """A `Net` with stochastic depth, whose factors come from `StepMasks`."""
+
+    def __init__(self, masks: StepMasks) -> None:
+        super().__init__()
+        self.drop = DropPath(0.4)
+        self.drop.masks = masks
+
+    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
+        return super().forward(image + self.drop(image))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_sam_passes_have_the_same_masks_as_one_pass(accumulate: int, captured: bool) -> None:
+    runs = []
+    for rho in (None, 1e-12):
+        masks = StepMasks(1, 0)
+        paddle.seed(1)
+        loader = MemoryLoader(size=52, batch_size=8, accumulate=accumulate)
+        state = replace(make_state(model=Masked(masks), loader=loader), masks=masks)
+        rows = train(state if rho is None else with_sam(state, rho), 2, captured=captured)
+        runs.append((rows, content(state.model)))
+    np.testing.assert_array_equal(runs[1][0], runs[0][0])
+    assert_equal(runs[1][1], runs[0][1])
 
 
 @pytest.mark.parametrize("captured", [False, True])
