@@ -131,8 +131,9 @@ class ConvNorm(nn.Layer):  # type: ignore[misc]
         """
         folded = getattr(self._layers()[1], "folded", None)
         plain = self._act is None and type(self).forward is ConvNorm.forward
+        output: Tensor  # declared here, because Paddle 2.6 cannot compile annotated names in branches
         if plain and folded is not None and folded.supports(x, None, shortcut):
-            output: Tensor = folded.run(x, None, shortcut)
+            output = folded.run(x, None, shortcut)
             return output
         return self(x) + shortcut
 
