@@ -61,11 +61,11 @@ def convert(program: Path, name: str) -> bytes:
 
     reason = ""
     model = b""
+    weights = program.with_suffix(".pdiparams")
+    file = str(weights) if weights.exists() else ""  # Paddle writes no weights for a program without any
     try:
         # No output file is passed: with one, 2.x would install further packages and modify the model.
-        model = paddle2onnx.export(
-            str(program), str(program.with_suffix(".pdiparams")), opset_version=_OPSET, verbose=False
-        )
+        model = paddle2onnx.export(str(program), file, opset_version=_OPSET, verbose=False)
     except SystemExit:  # raised by 2.x after a failure; 1.x returns nothing
         pass
     except (OSError, RuntimeError, ValueError) as error:

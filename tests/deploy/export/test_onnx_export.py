@@ -8,12 +8,14 @@ import numpy as np
 import onnxruntime
 import paddle
 import pytest
+from paddle import nn
 from small_classifier import config_tree, forget_files, write_config, write_image, write_names, write_weights
 
 from ppcls.arch.build import build_model
 from ppcls.cli import export as export_cli
 from ppcls.deploy.export import onnx as onnx_export
 from ppcls.deploy.export import parity
+from ppcls.deploy.export.formats import convert_to_onnx
 from ppcls.deploy.export.onnx import convert
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
@@ -105,6 +107,18 @@ def test_convert_unreadable_program_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "inference.pdiparams").write_bytes(b"")
     with pytest.raises(UserError, match=r"paddle2onnx [\d.]+ cannot convert ResNet18; see its output above"):
         convert(tmp_path / "inference.json", "ResNet18")
+
+
+def test_program_without_weights_is_converted(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.ReLU())
+    spec = paddle.static.InputSpec([None, 2, 3], "float32", name="x")
+
+    def save(stem: Path) -> None:
+        paddle.jit.save(paddle.jit.to_static(network, input_spec=[spec], full_graph=True), str(stem))
+
+    session = onnxruntime.InferenceSession(convert_to_onnx(save, tmp_path, "flatten"))
+    images = np.float32([[[-1, 2, -3], [4, -5, 6]]])
+    np.testing.assert_array_equal(session.run(None, {"x": images})[0], [[0, 2, 0, 4, 0, 6]])
 
 
 def test_damaged_onnx_file_is_an_error(tmp_path: Path, weights: Path) -> None:
