@@ -146,7 +146,10 @@ def start(settings: RuntimeSettings, progress: Progress | None = None, embedded:
             ``deterministic``, the GPU memory can't be divided as requested, or the run needs a different
             value of a setting that Paddle has already read at its import.
     """
-    for text in ("No ccache found", "When training, we now always track global mean"):
+    hidden = ["No ccache found", "When training, we now always track global mean"]
+    if settings.device == "cpu":
+        hidden.append("You are using GPU version Paddle, but your CUDA device is not set properly")
+    for text in hidden:
         warnings.filterwarnings("ignore", message=text)
     progress = progress or Progress()
     launch = read_launch()
