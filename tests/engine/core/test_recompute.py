@@ -32,10 +32,45 @@ def _build(name: str) -> nn.Layer:
     return build_model(name, 4, "NCHW", 3, **MODELS[name])
 
 
-def _train(model: nn.Layer, side: int, masks: StepMasks | None) -> tuple[list[np.ndarray], int]:
-    """Returns losses, gradients and statistics of two updates, and the bytes kept for the backward pass."""
+def _prepare(name: str, *, masked: bool, recomputed: bool) -> tuple[nn.Layer, StepMasks | None]:
+    """Returns a model in training mode, and the source of its random factors."""
+    model = _build(name)
+    masks = StepMasks(1, 0) if masked else None
+    if masks is not None:
+        attach_masks(model, masks)
+    if recomputed:
+        assert recompute_blocks(model, masks, name) > 5
+    model.train()
+    return model, masks
+
+
+def _forward(model: nn.Layer, masks: StepMasks | None, side: int, update: int) -> Tensor:
+    """Returns the loss of an update."""
     images = paddle.to_tensor(np.random.default_rng(0).normal(size=(3, 3, side, side)).astype(np.float32))
+    paddle.seed(7 + update)
+    if masks is not None:
+        masks.begin_step(update)
+        masks.begin_forward()
+    return (model(images) ** 2).mean()
+
+
+def _train(model: nn.Layer, masks: StepMasks | None, side: int) -> list[np.ndarray]:
+    """Returns losses, gradients and statistics of two updates."""
     optimizer = paddle.optimizer.SGD(1e-3, parameters=model.parameters())
+    results: list[np.ndarray] = []
+    for update in range(2):
+        loss = _forward(model, masks, side, update)
+        loss.backward()
+        results.append(loss.numpy())
+        results += [each.grad.numpy() for each in model.parameters() if each.grad is not None]
+        optimizer.step()
+        optimizer.clear_grad()
+    results += [each.numpy() for norm in batch_norms(model) for each in running_statistics(norm)]
+    return results
+
+
+def _count_kept_bytes(model: nn.Layer, masks: StepMasks | None, side: int) -> int:
+    """Returns the size of all tensors except parameters that a forward pass keeps for the backward pass."""
     kept = 0
 
     def pack(tensor: Tensor) -> Tensor:
@@ -44,25 +79,12 @@ def _train(model: nn.Layer, side: int, masks: StepMasks | None) -> tuple[list[np
             kept += tensor.size * tensor.element_size()
         return tensor
 
-    results: list[np.ndarray] = []
-    model.train()
-    for update in range(2):
-        paddle.seed(7 + update)
-        if masks is not None:
-            masks.begin_step(update)
-            masks.begin_forward()
-        with paddle.autograd.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = (model(images) ** 2).mean()
-        loss.backward()
-        results.append(loss.numpy())
-        results += [each.grad.numpy() for each in model.parameters() if each.grad is not None]
-        optimizer.step()
-        optimizer.clear_grad()
-    results += [each.numpy() for norm in batch_norms(model) for each in running_statistics(norm)]
-    return results, kept
+    with paddle.autograd.saved_tensors_hooks(pack, lambda tensor: tensor):
+        _forward(model, masks, side, 0)
+    return kept
 
 
-@pytest.mark.parametrize(
+every_model = pytest.mark.parametrize(
     ("name", "masked"),
     [
         ("ResNet18", False),
@@ -74,22 +96,28 @@ def _train(model: nn.Layer, side: int, masks: StepMasks | None) -> tuple[list[np
         pytest.param("EfficientNet_lite0", False, marks=pytest.mark.slow),
     ],
 )
-def test_training_is_the_same_and_keeps_less(name: str, masked: bool) -> None:
+
+
+@every_model
+def test_training_is_the_same(name: str, masked: bool) -> None:
     side = MODELS[name].get("img_size", 32)
-    runs = []
-    for recomputed in (False, True):
-        model = _build(name)
-        masks = StepMasks(1, 0) if masked else None
-        if masks is not None:
-            attach_masks(model, masks)
-        if recomputed:
-            assert recompute_blocks(model, masks, name) > 5
-        runs.append(_train(model, side, masks))
-    (expected, usual), (found, kept) = runs
+    expected, found = (
+        _train(*_prepare(name, masked=masked, recomputed=recomputed), side) for recomputed in (False, True)
+    )
     assert len(expected) == len(found)
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert kept < 0.5 * usual
+
+
+@pytest.mark.skipif(paddle.__version__.startswith("2.6"), reason="the hooks crash Paddle 2.6")
+@every_model
+def test_forward_pass_keeps_less(name: str, masked: bool) -> None:
+    side = MODELS[name].get("img_size", 32)
+    usual, recomputed = (
+        _count_kept_bytes(*_prepare(name, masked=masked, recomputed=recomputed), side)
+        for recomputed in (False, True)
+    )
+    assert recomputed < 0.5 * usual
 
 
 def test_frozen_layers_and_evaluation_are_computed_as_usual() -> None:
