@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 
 import ppcls
 from ppcls.cli import doctor
@@ -141,6 +143,7 @@ def test_command_explains_a_missing_package(
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
     monkeypatch.setattr("ppcls.cli.models.main", fail)
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))  # of the Python of `make setup`
     assert main(["models"]) == 2
     assert message in capsys.readouterr().err
 
@@ -152,6 +155,7 @@ def test_command_explains_that_its_package_was_replaced(
         raise ModuleNotFoundError("No module named 'ppcls.cli.flags'", name="ppcls.cli.flags")
 
     monkeypatch.setattr("ppcls.cli.models.main", fail)
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))  # of the Python of `make setup`
     monkeypatch.delattr(ppcls, "__version__")
     assert main(["models"]) == 2
     assert "paddleclas 2.5.1 also installs a package named ppcls" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def choose(
         ("inference.onnx", ["Infer.engine=openvino"], ("openvino",), CUDA, "openvino"),
         ("inference.onnx", ["Infer.engine=tensorrt"], ("tensorrt_libs",), TENSORRT, "tensorrt"),
         ("inference.xml", [], ("openvino",), CUDA, "openvino"),
-        ("inference.json", [], ("openvino",), CPU, "paddle"),
+        ("inference.pdmodel", [], ("openvino",), CPU, "paddle"),
     ],
 )
 def test_choose_engine_returns_the_selected_or_the_fastest_installed_one(
@@ -118,7 +118,7 @@ def test_choose_engine_returns_the_selected_or_the_fastest_installed_one(
             "only OpenVINO can run this file",
         ),
         (
-            "inference.json",
+            "inference.pdmodel",
             ["Infer.engine=onnxruntime"],
             (),
             CPU,
@@ -157,7 +157,7 @@ def test_choose_engine_names_what_is_missing(
 
 def test_predictor_of_a_paddle_model_with_another_engine_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"only Paddle can run this model, got Infer\.engine=openvino"):
-        Predictor(write_model(tmp_path, "inference.json"), overrides=["Infer.engine=openvino"])
+        Predictor(write_model(tmp_path, "inference.pdmodel"), overrides=["Infer.engine=openvino"])
 
 
 @pytest.mark.skipif(

@@ -93,8 +93,8 @@ def test_folder_mixed_from_two_exports_is_rejected(exported: Path, tmp_path: Pat
 
 def test_stray_program_in_an_exported_folder_is_rejected(exported: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(exported, tmp_path / "copy")
-    if (copy / "inference.json").exists():
-        pytest.skip("its own program has this name")
-    (copy / "inference.json").write_bytes(b"{}")
-    with pytest.raises(UserError, match=r"inference.json: from another export, because .* lists only"):
+    if not (copy / "inference.onnx").exists():
+        pytest.skip("its own program has such a name")
+    (copy / "inference.pdmodel").write_bytes(b"")
+    with pytest.raises(UserError, match=r"inference\.pdmodel: from another export, because .* lists only"):
         Predictor(copy)

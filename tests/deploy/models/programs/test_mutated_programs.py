@@ -24,6 +24,8 @@ def test_mutated_program_is_loaded_or_rejected(name: str, tmp_path: Path) -> Non
     forget_files(exported)  # the digests would reject all mutations before they are parsed
     if name == "inference.pdmodel":
         exported = write_legacy_export(tmp_path / "legacy", exported, legacy_program())
+    elif not (exported / name).exists():
+        pytest.skip("Paddle 2.6 does not write programs of Paddle 3")
     image = write_image(tmp_path / "image.png", 0)
     words = [
         sys.executable,
