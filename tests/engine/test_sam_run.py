@@ -118,8 +118,31 @@ def test_run_with_a_radius_near_0_equals_one_without_sam(kind: str, images: Path
     assert all(np.isfinite(weight).all() for weight in far.values())
 
 
-@pytest.mark.parametrize("script", [LINEAR, CAPTURED], ids=["eager", "recorded"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+def test_fused_kernels_train_the_weights_of_separate_operators(images: Path, tmp_path: Path) -> None:
+    """After one update: in a network of this size, another order of additions soon leads elsewhere."""
+    found = []
+    for fused, rho in ((False, None), (False, 0.1), (True, 0.1)):
+        tree = small_tree(images, tmp_path / "run")
+        change(tree, Global__use_dali=False, Arch__data_format="NHWC", Global__fused_kernels=fused)
+        change(tree, Arch__dropout_prob=0.0, Optimizer__sam_rho=rho)
+        state = build_state(validate(tree, "tree"), Runtime(cores=1, threads=1), lambda *_: None)
+        state.network.train()
+        train_step(state, next(iter(state.loader)))
+        found.append(np.concatenate([weight.flatten() for weight in content(state.model).values()]))
+        state.loader.release()
+    without, separate, fused_weights = found
+    assert np.linalg.norm(fused_weights - separate) < 0.02 * np.linalg.norm(separate - without)
+
+
+@pytest.mark.parametrize(
+    ("script", "accumulate"),
+    [
+        (LINEAR, 1),
+        (CAPTURED, 2),
+        pytest.param(LINEAR, 2, marks=pytest.mark.slow),
+        pytest.param(CAPTURED, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_two_ranks_train_as_one_with_twice_as_many_steps_per_update(
     make_yaml: Callable[..., Path], tmp_path: Path, script: Path, accumulate: int
 ) -> None:

@@ -25,7 +25,8 @@ def run(script: Path, *arguments: str, ranks: int = 1, logs: Path) -> None:
     command = [str(script), *arguments]
     done = launch(command, ranks, logs) if ranks > 1 else _run([sys.executable, *command], logs.parent)
     rank1 = (logs / "workerlog.1").read_text() if ranks > 1 else ""
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:] + rank1[-3000:]
+    output = done.stdout[-3000:] + done.stderr[-3000:] + rank1[-3000:]
+    assert done.returncode == 0, f"exit code {done.returncode}: {output}"
 
 
 def launch(
