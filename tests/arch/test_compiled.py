@@ -51,3 +51,14 @@ def test_compiled_blocks_equal_eager_blocks():
     found = paddle.jit.to_static(whole, input_spec=[spec], full_graph=True)(images).numpy()
     assert expected.std() > 0
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_compiled_nhwc_stem_equals_the_eager_one() -> None:
+    stem = nn.Sequential(ConvNorm(3, 8, 3, data_format="NHWC"))
+    stem.eval()
+    images = paddle.randn([2, 16, 16, 3])
+    expected = stem(images).numpy()
+    spec = paddle.static.InputSpec([None, 16, 16, 3], "float32")
+    found = paddle.jit.to_static(stem, input_spec=[spec], full_graph=True)(images).numpy()
+    assert expected.std() > 0
+    np.testing.assert_allclose(found, expected, atol=1e-5)
