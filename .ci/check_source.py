@@ -34,6 +34,9 @@ UNLIMITED_FOLDERS = {Path("ppcls/arch/families")}
 # Constructors of models have the parameters of their papers; the notebook API has one option per short flag.
 MANY_PARAMETERS = (Path("ppcls/arch"), Path("ppcls/classifier.py"))
 
+# Layers of these folders are compiled for exports and faster trainings.
+COMPILED_FOLDERS = (Path("ppcls/arch/layers"), Path("ppcls/arch/families"))
+
 # Private names of libraries, for each module that may use them. A module says why it needs them, with which
 # versions they were tried, and which test notices a change. Prefer a public name, or one of these modules.
 PRIVATE_NAMES = {
@@ -139,6 +142,7 @@ def main() -> int:
         *check_type_branches(trees),
         *check_variables(trees),
         *check_private_names(trees),
+        *check_compilable(trees),
         *check_folder_cycles(trees),
         *check_chains(trees),
         *check_commands(trees),
@@ -442,6 +446,25 @@ def _private_uses(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
             and _is_private(str(name.value))
         ):
             yield ast.unparse(node.args[0]), str(name.value), node.lineno
+
+
+def check_compilable(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Finds what Paddle 2.6 cannot compile: ``super()``, and annotations of names in branches and loops."""
+    functions = (
+        (path, node)
+        for path, tree in trees.items()
+        if any(path.is_relative_to(folder) for folder in COMPILED_FOLDERS)
+        for node in nodes(tree)
+        if isinstance(node, ast.FunctionDef) and node.name != "__init__"
+    )
+    for path, function in functions:
+        for node in ast.walk(function):
+            if _calls(node, "super"):
+                yield f"{path}:{node.lineno}: Paddle 2.6 cannot compile super(); name the base class"
+            elif isinstance(node, (ast.If, ast.For, ast.While)):
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.AnnAssign):
+                        yield f"{path}:{child.lineno}: Paddle 2.6 cannot compile an annotation in a branch"
 
 
 def check_folder_cycles(trees: dict[Path, ast.Module]) -> Iterator[str]:

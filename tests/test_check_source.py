@@ -207,6 +207,30 @@ def test_check_private_names_finds_those_of_libraries(
     ]
 
 
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ("return super().forward(x)", 1),
+        ("return nn.Conv2D.forward(self, x)", 0),
+        ("if self.training:\n            y: Tensor = x\n        return x", 1),
+        ("y: Tensor\n        if self.training:\n            y = x\n        return x", 0),
+    ],
+)
+def test_check_compilable_finds_what_paddle_cannot_compile(
+    check_source: ModuleType, body: str, count: int
+) -> None:
+    text = f"""class Stem(nn.Conv2D):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        {body}
+"""
+    tree = ast.parse(text)
+    assert len(list(check_source.check_compilable({Path("ppcls/arch/layers/stem.py"): tree}))) == count
+    assert list(check_source.check_compilable({Path("ppcls/loss/stem.py"): tree})) == []
+
+
 @pytest.mark.slow  # make lint checks the same
 def test_check_source_of_this_repository_finds_nothing(
     check_source: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
