@@ -100,9 +100,14 @@ def test_master_weights_are_stored_once_and_older_checkpoints_resume_with_the_sa
         for key in masters:
             name = key.removesuffix("/master")
             assert_equal({key: weights[name]}, {key: whole[key]})
-            assert_equal({key: again.model.state_dict()[name]}, {key: weights[name].astype("float16")})
+            # Not NumPy's conversion: on a CPU, Paddle 2.6 cuts off the digits that float16 lacks.
+            half = paddle.to_tensor(weights[name]).astype("float16")
+            assert_equal({key: again.model.state_dict()[name]}, {key: half})
 
 
+@pytest.mark.skipif(
+    not hasattr(core, "host_memory_stat_reset_peak_value"), reason="Paddle 2.6 has no function to reset it"
+)
 @pytest.mark.parametrize("decay", [None, 0.9], ids=["without average", "with average"])
 def test_tensors_are_restored_one_by_one(tmp_path: Path, decay: float | None) -> None:
     state = deep(kind=optimizer.AdamW, decay=decay)
