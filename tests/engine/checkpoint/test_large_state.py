@@ -106,7 +106,7 @@ def test_master_weights_are_stored_once_and_older_checkpoints_resume_with_the_sa
 
 
 @pytest.mark.skipif(
-    not hasattr(core, "host_memory_stat_reset_peak_value"), reason="Paddle 2.6 has no function to reset it"
+    not hasattr(core, "host_memory_stat_reset_peak_value"), reason="Paddle 2.6 cannot reset memory peaks"
 )
 @pytest.mark.parametrize("decay", [None, 0.9], ids=["without average", "with average"])
 def test_tensors_are_restored_one_by_one(tmp_path: Path, decay: float | None) -> None:
