@@ -35,7 +35,7 @@ UNLIMITED_FOLDERS = {Path("ppcls/arch/families")}
 MANY_PARAMETERS = (Path("ppcls/arch"), Path("ppcls/classifier.py"))
 
 # Layers of these folders are compiled for exports and faster trainings.
-COMPILED_FOLDERS = (Path("ppcls/arch/layers"), Path("ppcls/arch/families"))
+COMPILED_FOLDERS = (Path("ppcls/arch/layers"), Path("ppcls/arch/families"), Path("ppcls/deploy/in_graph"))
 
 # Private names of libraries, for each module that may use them. A module says why it needs them, with which
 # versions they were tried, and which test notices a change. Prefer a public name, or one of these modules.

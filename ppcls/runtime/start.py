@@ -98,7 +98,8 @@ class Runtime:
         """Selects the device in Paddle within a ``with`` block.
 
         Another model of the process may have selected another device. A kernel of the CPU that receives
-        tensors of a GPU ends the process.
+        tensors of a GPU ends the process. Paddle has one selected device for all threads, so models on
+        different devices must not run in two threads at the same time.
         """
         import paddle
 

@@ -84,6 +84,8 @@ def load_exported_network(
     layers = InferenceLayers.choose(description.Arch, chosen, runtime.device, precision.name)
     network = load_network(layers.arch, (), file)
     layers.apply(network, constant=True)
+    # Also for a run that did not use them. The fused kernels need NHWC, in which all but a few architectures
+    # were exported.
     fuses = description.Arch.data_format == "NHWC" and chosen is not False
     settings = settings.model_copy(update={"fused_kernels": fuses})
     return TrainedModel(network, precision, settings, description, file, runtime)
@@ -92,4 +94,5 @@ def load_exported_network(
 def _build_precision(name: PrecisionName, device: Literal["cpu", "gpu"]) -> Precision:
     if name == "float32" or device == "cpu":
         return FP32()
+    # With O1, the weights would be float32, and cast for each batch.
     return build_precision(AMP.model_validate({"level": "O2", "dtype": name}), device)

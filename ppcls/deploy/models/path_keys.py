@@ -1,4 +1,8 @@
-"""Keys of configs whose values are paths, names of modules, or addresses of servers."""
+"""Keys of configs whose values are paths, names of modules, or addresses of servers.
+
+They are apart from `ppcls.deploy.models.untrusted`, because that module reads whole configs, and descriptions
+of exported models must not depend on them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from typing import Any
 from ppcls.data.index.class_names import IMAGENET_NAMES
 
 NAMES_KEY = "class_id_map_file"
-# Keys, anywhere in a config, whose values are paths, names of modules, or addresses of servers.
 PATH_KEYS = frozenset(
     {
         *("output_dir", "save_inference_dir", "checkpoint_fallback_dir", "checkpoints"),
