@@ -78,7 +78,8 @@ class DryRunFigures:
         evaluation: Seconds per evaluation; None without evaluation.
         updates: Number of updates left in the run.
         full_updates: Number of batches left divided by the batches of a full update. It is less than
-            ``updates`` if the last update of an epoch has fewer batches.
+            ``updates`` if the last update of an epoch has fewer batches, or if SAM begins after the
+            first epoch: updates without it count half.
         evaluations: Number of evaluations left in the run.
     """
 
@@ -192,11 +193,16 @@ def dry_run(config: Config, runtime: Runtime) -> DryRun:
         explain_out_of_memory(runtime, config.used_splits, config.Global, config.AMP),
         suggest_skipping(config.DataLoader.splits),
     ):
-        run = build_run(config, runtime, local_path(config.Global.output_dir))
+        # Updates with the second pass of SAM need the most memory.
+        optimizer = config.Optimizer.model_copy(update={"sam_first_epoch": 1})
+        worst = config.model_copy(update={"Optimizer": optimizer})
+        run = build_run(worst, runtime, local_path(config.Global.output_dir))
         split = config.DataLoader.need_train()
         feed = describe_feed(split, runtime, config.Arch, use_dali=config.Global.use_dali)
         try:
-            measured, counts, batches, started = _measure(run, feed.prefetched)
+            measured, counts, batches, started = _measure(
+                run, feed.prefetched, config.Optimizer.sam_first_epoch
+            )
             disk = _time_disk(run.state)
             lines = [
                 *run.notes,
@@ -218,8 +224,14 @@ def dry_run(config: Config, runtime: Runtime) -> DryRun:
         return DryRun("\n".join(lines) + "\n", measured, len(run.state.loader.index), started, run.pretrained)
 
 
-def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, int, float]:
+def _measure(
+    run: Run, prefetched: int, sam_first_epoch: int
+) -> tuple[DryRunFigures, UpdateCounts, int, float]:
     """Measures a run.
+
+    Args:
+        prefetched: Number of batches that the loader prefetches.
+        sam_first_epoch: First epoch of the real run whose batches have two passes, as the measured ones.
 
     Returns:
         The measurements, their counts, the number of batches for which the loader was timed, and the seconds
@@ -232,6 +244,9 @@ def _measure(run: Run, prefetched: int) -> tuple[DryRunFigures, UpdateCounts, in
     left = settings.epochs - done
     updates = left * state.updates_per_epoch - state.updates_of_epoch
     batches_left = left * len(state.loader) - state.step
+    if state.sam is not None:  # a batch with a single pass takes about half of the measured time
+        single = min(left, max(0, sam_first_epoch - 1 - done))
+        batches_left -= single * len(state.loader) // 2
     due = [settings.evaluates_after(epoch) for epoch in range(done + 1, settings.epochs + 1)]
     state.network.train()
     batches = endless(state.loader)

@@ -65,7 +65,9 @@ def choose_step(
     if settings.recompute:
         execution += ", with recomputed activations"
     if state.sam is not None:
-        execution += ", two passes per batch (Optimizer.sam_rho)"
+        first = state.config.Optimizer.sam_first_epoch
+        begin = f" from epoch {first} on" if first > 1 else ""
+        execution += f", two passes per batch{begin} (Optimizer.sam_rho)"
     if setting is False:
         return train_step, f"steps: {execution}; no CUDA graph (Global.cuda_graph)"
     blocker = _capture_blocker(state, settings, arch, split)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,11 @@ from small_tree import CLASSES, small_tree
 
 from ppcls.cli import train as cli
 from ppcls.engine.core.build import build_state
+from ppcls.engine.core.gradients import TrialGroup
+from ppcls.engine.core.sam import SharpnessAware
 from ppcls.engine.core.step import train_step
+from ppcls.engine.dry_run import dry_run
+from ppcls.errors import UserError
 from ppcls.recipe.compat import config_warnings
 from ppcls.recipe.load import validate
 from ppcls.registry import ARCHITECTURES
@@ -184,3 +188,43 @@ def test_linear_head_warns_that_it_has_no_second_pass(images: Path, tmp_path: Pa
     assert expected in config_warnings(validate(tree, "tree"))
     change(tree, LinearHead=None)
     assert not [line for line in config_warnings(validate(tree, "tree")) if "sam_rho" in line]
+
+
+def test_first_epoch_that_changes_nothing_is_reported(images: Path, tmp_path: Path) -> None:
+    tree = small_tree(images, tmp_path / "run")
+    change(tree, Optimizer__sam_rho=0.05, Global__epochs=3, Optimizer__sam_first_epoch=4)
+    expected = (
+        "warning: Optimizer.sam_rho has no effect, because sam_first_epoch (4) is after the last epoch "
+        "(Global.epochs 3)"
+    )
+    assert expected in config_warnings(validate(tree, "tree"))
+    change(tree, Optimizer__sam_first_epoch=3)
+    assert not [line for line in config_warnings(validate(tree, "tree")) if "sam_rho" in line]
+    change(tree, Optimizer__sam_rho=None)
+    with pytest.raises(
+        UserError, match=r"Optimizer\.sam_first_epoch: .* no effect without sam_rho; set sam_rho"
+    ):
+        validate(tree, "tree")
+
+
+def test_dry_run_measures_second_passes_and_counts_single_ones_as_half(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climbs = []
+    climb = SharpnessAware.climb
+
+    def count(self: SharpnessAware, groups: Sequence[TrialGroup]) -> None:
+        climbs.append(len(groups))
+        climb(self, groups)
+
+    monkeypatch.setattr(SharpnessAware, "climb", count)
+    counts = []
+    for first in (1, 3):
+        tree = small_tree(images, tmp_path / "run")
+        change(tree, Global__use_dali=False, Global__epochs=4, Optimizer__sam_rho=0.05)
+        change(tree, Optimizer__sam_first_epoch=first)
+        measured = dry_run(validate(tree, "tree"), Runtime(cores=1, threads=1))
+        counts.append(measured.figures.full_updates)
+        assert climbs
+        climbs.clear()
+    assert counts[1] == pytest.approx(0.75 * counts[0], rel=0.1)

@@ -412,7 +412,7 @@ def model_facts(
         "arch": arch.model_dump(mode="json", exclude={"pretrained", "use_ssld"}),
         "amp": amp.model_dump(mode="json") if amp is not None else None,
         "optimizer": optimizer.kind,
-        "sam": optimizer.sam_rho is not None,
+        "sam": optimizer.sam_rho is not None and optimizer.sam_first_epoch == 1,  # measures the first updates
         "accumulate": settings.update_freq,
         "open": list_open_settings(settings, arch),
         "settings": [settings.cuda_graph, settings.to_static, settings.fused_kernels, settings.recompute],

@@ -118,7 +118,9 @@ def build_state(
     masks = _attach_masks(model, network, config.Global.seed, runtime)
     if config.Global.recompute:
         recompute_blocks(model, masks, config.Arch.name)
-    rho = config.Optimizer.sam_rho
+    sam = None
+    if (rho := config.Optimizer.sam_rho) is not None:
+        sam = SharpnessAware(rho, model, frozen, config.Optimizer.sam_first_epoch)
     return TrainState(
         model=model,
         network=network,
@@ -135,7 +137,7 @@ def build_state(
         frozen=frozen,
         plateau=plateau,
         masks=masks,
-        sam=None if rho is None else SharpnessAware(rho, model, frozen),
+        sam=sam,
     )
 
 

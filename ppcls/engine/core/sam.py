@@ -38,16 +38,28 @@ class SharpnessAware:
         rho: Length of the move, the radius of the neighborhood in the paper.
         model: Bare model, after all changes of its layers.
         frozen: Names of parameters and buffers that training does not change.
+        first_epoch: First epoch with a second pass, from 1.
     """
 
-    def __init__(self, rho: float, model: nn.Layer, frozen: Container[str] = ()) -> None:
+    def __init__(
+        self, rho: float, model: nn.Layer, frozen: Container[str] = (), first_epoch: int = 1
+    ) -> None:
         self._rho = rho
+        self._first_epoch = first_epoch
         self._statistics = [
             tensor
             for name, tensor in model.state_dict().items()
             if tensor.stop_gradient and tensor.is_floating_point() and name not in frozen
         ]
         self._copies: list[tuple[Tensor, Tensor]] = []
+
+    def begins_by(self, epoch: int) -> bool:
+        """Returns whether the batches of an epoch have a second pass.
+
+        Args:
+            epoch: Number of the epoch, from 1.
+        """
+        return epoch >= self._first_epoch
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def climb(self, groups: Sequence[TrialGroup]) -> None:

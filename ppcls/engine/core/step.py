@@ -165,7 +165,7 @@ def train_step(
     state.precision.begin_step()  # before the forward pass, which changes the statistics that it saves
     if state.masks is not None:
         state.masks.begin_step(state.update)
-    passes = forward_backward if state.sam is None else sharpness_aware_passes
+    passes = sharpness_aware_passes if _has_second_pass(state) else forward_backward
     sums = passes(state, batch, hooks, functions, overlap=overlap)
     if batch.update:
         overlapped = overlap and isinstance(state.network, paddle.DataParallel)
@@ -181,6 +181,14 @@ def train_step(
                 state.ema.prepare(state.update)
             state.precision.end_update(functions.apply_update(state))
     return sums
+
+
+def _has_second_pass(state: TrainState) -> bool:
+    """Returns whether the current batch has the second pass of SAM."""
+    if state.sam is None:
+        return False
+    # The loader has moved on from the batch, to the start of the next epoch if the batch was the last one.
+    return state.sam.begins_by(state.epoch + (state.step > 0))
 
 
 def _mean_loss(state: TrainState, outputs: Outputs, batch: Batch) -> paddle.Tensor:

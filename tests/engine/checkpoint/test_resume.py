@@ -53,6 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
     },
     "sam": {"Arch__name": "PPLCNet_x0_25", "Optimizer__sam_rho": 0.1, "Global__update_freq": 2},
+    "late sam": {"Arch__name": "PPLCNet_x0_25", "Optimizer__sam_rho": 0.1, "Optimizer__sam_first_epoch": 2},
     "adamw": {"Optimizer": {"name": "AdamW", "lr": {"name": "Cosine", "learning_rate": 1e-3}}},
 }
 
