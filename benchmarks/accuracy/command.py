@@ -33,8 +33,9 @@ class AccuracyOptions(RequiredConfigOptions):
 
     Each run is a process of its own. Its accuracy and its seconds since the start of the process are written
     to a file in --out. If the command is started again, finished runs are not repeated, and a run of ppcls
-    continues from its checkpoint. Start the command several times at once, with other seeds and the variable
-    CUDA_VISIBLE_DEVICES, to use several GPUs; the last one prints the table of all results.
+    continues from its checkpoint; other settings need another --out. Start the command several times at once,
+    with other seeds and the variable CUDA_VISIBLE_DEVICES, to use several GPUs; the last one prints the table
+    of all results.
     """
 
     examples: ClassVar[Sequence[str]] = (
@@ -59,6 +60,8 @@ class AccuracyOptions(RequiredConfigOptions):
 @command("accuracy", AccuracyOptions)
 def measure_accuracy(options: AccuracyOptions) -> None:
     """Trains the missing runs, and prints the table of all runs in the output folder."""
+    if "PyTorch" in options.frameworks:
+        _check_pytorch(options)
     options.out.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         for framework in options.frameworks:
@@ -124,25 +127,60 @@ def _compare(first: Sequence[float], second: Sequence[float]) -> str:
     return f"the difference {difference:+.4f} {verdict} two standard errors of the seeds, {noise:.4f}"
 
 
+def _check_pytorch(options: AccuracyOptions) -> None:
+    """Raises a `UserError` if the runs with PyTorch can't start, which others would precede by minutes."""
+    from benchmarks.accuracy.job import describe_run
+
+    describe_run(load_config(str(options.config), _settings(options)), Path(), compiled=False)
+    line = [options.torch, "-c", "import numpy, torch"]
+    try:
+        check = subprocess.run(line, capture_output=True, text=True, check=False)  # noqa: S603 - the user's
+    except OSError as error:
+        raise UserError(f"--torch {options.torch}: {error.strerror}") from None
+    if check.returncode:
+        reason = (check.stderr.strip().splitlines() or [f"exit code {check.returncode}"])[-1]
+        raise UserError(
+            f"--torch {options.torch}: {reason}; name a Python interpreter with PyTorch and NumPy, or set "
+            "--frameworks ppcls"
+        )
+
+
+def _settings(options: AccuracyOptions) -> list[str]:
+    """Returns the overrides of all runs."""
+    # The table shows the accuracy; a missed target would end the command before the other runs.
+    settings = [*options.override, "Global.target=null"]
+    return settings if options.epochs is None else [*settings, f"Global.epochs={options.epochs}"]
+
+
 def _train(options: AccuracyOptions, framework: Framework, seed: int) -> None:
-    """Trains one run, unless it is finished, and saves its curve after each evaluation."""
+    """Trains one run, unless it is finished, and saves its curve after each evaluation.
+
+    Raises:
+        UserError: The output folder has a run with other settings, or the run failed or has no accuracy.
+    """
     file = options.out / f"{framework}_seed{seed}.json"
-    saved: dict[str, Any] = {"finished": False, "top1": [], "seconds": [], "epochs": []}
+    settings = [str(options.config), *_settings(options)]
+    if framework == "PyTorch" and options.torch_eager:
+        settings.append("eager")
+    new = {"settings": settings, "finished": False, "top1": [], "seconds": [], "epochs": []}
+    saved: dict[str, Any] = new
     if file.is_file():
         saved = json.loads(file.read_text(encoding="utf-8"))
+    stored = saved.get("settings", ["those of an earlier version"])
+    if stored != settings:
+        raise UserError(
+            f"{file}: expected a run with the settings {' '.join(settings)}, found {' '.join(stored)}; set "
+            "another folder with --out"
+        )
     if saved["finished"]:
         return
     output_dir = (options.out / f"{framework}_seed{seed}").resolve()
-    # The table shows the accuracy; a missed target would end the command before the other runs.
-    settings = [f"Global.seed={seed}", f"Global.output_dir={output_dir}", "Global.target=null"]
-    overrides = [*options.override, *settings]
-    if options.epochs is not None:
-        overrides.append(f"Global.epochs={options.epochs}")
+    overrides = [*_settings(options), f"Global.seed={seed}", f"Global.output_dir={output_dir}"]
     if framework == "ppcls":
         words = ["train", "-c", str(options.config), "-o", *overrides, "Global.checkpoints=auto"]
         line = ppcls_command(*words)
     else:
-        saved = {"finished": False, "top1": [], "seconds": [], "epochs": []}  # it has no checkpoints
+        saved = new  # it has no checkpoints
         line = _pytorch_command(options, overrides, output_dir)
     before = saved["seconds"][-1] if saved["seconds"] else 0.0
     with (options.out / f"{framework}_seed{seed}.log").open("a", encoding="utf-8") as log:
@@ -156,6 +194,11 @@ def _train(options: AccuracyOptions, framework: Framework, seed: int) -> None:
                 saved["seconds"].append(round(before + seconds, 2))
                 write_text(file, json.dumps(saved) + "\n")
                 write_output(f"{framework}, seed {seed}, epoch {epoch}: top1 {top1:.4f}, {seconds:.0f} s\n")
+    if not saved["top1"]:
+        raise UserError(
+            "the run printed no top1; expected Global.eval_during_train: True and TopkAcc with topk 1 in "
+            "Metric.Eval"
+        )
     saved["finished"] = True
     write_text(file, json.dumps(saved) + "\n")
 

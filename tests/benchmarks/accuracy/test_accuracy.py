@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.command import AccuracyCurve, describe
+from benchmarks.accuracy.command import AccuracyCurve, describe, measure_accuracy
 from benchmarks.accuracy.job import describe_run, write_weights
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
@@ -20,6 +20,11 @@ NAMES = ("wrn", "wrn28", "resnet18", "fast", "vit", "convnext")
 
 def load(folder: Path, name: str, *changes: str) -> Config:
     """Returns a config of Fashion-MNIST with ten images per split, which it writes to ``folder``."""
+    return load_config(CONFIGS / f"fashion_mnist_{name}.yaml", [*small(folder), *changes])
+
+
+def small(folder: Path) -> list[str]:
+    """Writes ten images per split to ``folder``, and returns the overrides that use them on a CPU."""
     data = {}
     for split in ("Train", "Eval"):
         for kind, shape in (("image", (10, 28, 28)), ("label", (10,))):
@@ -27,9 +32,19 @@ def load(folder: Path, name: str, *changes: str) -> Config:
             file = folder / f"{split}-{kind}.idx"
             file.write_bytes(header + np.zeros(shape, np.uint8).tobytes())
             data[f"DataLoader.{split}.dataset.{kind}_file"] = file
-    small = ["Global.device=cpu", "AMP=null", "Infer=null", "DataLoader.Train.sampler.batch_size=4"]
     paths = [f"{key}={file}" for key, file in data.items()]
-    return load_config(CONFIGS / f"fashion_mnist_{name}.yaml", [*paths, *small, *changes])
+    return [*paths, "Global.device=cpu", "AMP=null", "Infer=null", "DataLoader.Train.sampler.batch_size=4"]
+
+
+def measure(folder: Path, lines: str, *options: str) -> int:
+    """Runs the command with a program in the place of PyTorch's interpreter that prints ``lines``."""
+    folder.mkdir(exist_ok=True)
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n[ \"$1\" = -c ] || printf '%s\\n' '{lines}'\n")
+    python.chmod(0o755)
+    words = ["-c", str(CONFIGS / "fashion_mnist_fast.yaml"), "--out", str(folder / "out"), "--seeds", "1"]
+    words += ["--frameworks", "PyTorch", "--torch", str(python), *options]
+    return measure_accuracy([*words, "-o", *small(folder), "Arch.depth=10", "Arch.widen_factor=1"])
 
 
 def test_table_compares_the_difference_with_the_noise_of_the_seeds() -> None:
@@ -149,3 +164,39 @@ def test_other_configs_are_errors(tmp_path: Path, change: str, text: str) -> Non
     config = load(tmp_path, "wrn", change)
     with pytest.raises(UserError, match=text):
         describe_run(config, tmp_path / "weights.npz", compiled=True)
+
+
+def test_finished_runs_are_not_repeated_and_other_settings_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measure(tmp_path, '{"epoch": 2, "top1": 0.5}', "--epochs", "2") == 0
+    assert "PyTorch    0.5000" in capsys.readouterr().out
+    assert measure(tmp_path, '{"epoch": 2, "top1": 0.9}', "--epochs", "2") == 0
+    assert "PyTorch    0.5000" in capsys.readouterr().out
+    for options in (["--epochs", "3"], ["--epochs", "2", "--torch-eager"]):
+        assert measure(tmp_path, '{"epoch": 3, "top1": 0.9}', *options) == 2
+        assert "set another folder with --out" in capsys.readouterr().err
+
+
+def test_run_without_accuracy_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure(tmp_path, "no evaluation") == 2
+    assert "the run printed no top1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--torch", "/no/python"], "--torch /no/python: No such file or directory"),
+        (["--torch", "false"], "--torch false: exit code 1; name a Python interpreter with PyTorch"),
+        (
+            ["-o", "Optimizer.clip_norm=1.0"],
+            "Optimizer.clip_norm: expected None, as in the script for PyTorch",
+        ),
+    ],
+)
+def test_missing_pytorch_and_other_configs_are_errors_before_any_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
+) -> None:
+    assert measure(tmp_path, '{"epoch": 1, "top1": 0.5}', "--frameworks", "ppcls", "PyTorch", *options) == 2
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
