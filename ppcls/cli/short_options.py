@@ -129,13 +129,38 @@ def key_options(cls: type[Any]) -> list[Option]:
 
 
 def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the new ``image_root`` of ``DataLoader.Train``, and of every other data set that has one."""
-    key = "dataset.image_root"
-    paths = [
-        "DataLoader.Train",
-        *(path for path in splits(tree) if node_at(tree, f"{path}.{key}") is not None),
-    ]
-    return {f"{path}.{key}": folder for path in paths}
+    """Returns the keys of the folder of ``DataLoader.Train``, and of every other data set that has one."""
+    paths = ["DataLoader.Train", *(path for path in splits(tree) if _has_folder(tree, path))]
+    return {key: value for path in paths for key, value in _folder_keys(tree, path, folder).items()}
+
+
+def _reads_idx(tree: Tree, path: str) -> bool:
+    return bool(node_at(tree, f"{path}.dataset.name") == "IdxDataset")
+
+
+def _has_folder(tree: Tree, path: str) -> bool:
+    return _reads_idx(tree, path) or node_at(tree, f"{path}.dataset.image_root") is not None
+
+
+def _folder_keys(tree: Tree, path: str, folder: str) -> dict[str, str]:
+    """Returns the keys with which a data set reads another folder.
+
+    Args:
+        tree: The config.
+        path: Path of the data set, such as ``DataLoader.Train``.
+        folder: Folder of the images; of an `IdxDataset`, the folder with files of the same names, which may
+            be decompressed.
+    """
+    if not _reads_idx(tree, path):
+        return {f"{path}.dataset.image_root": folder}
+    files = {}
+    for key in (f"{path}.dataset.image_file", f"{path}.dataset.label_file"):
+        if not isinstance(before := node_at(tree, key), str):
+            continue  # the validation reports it
+        file = Path(folder) / Path(before).name
+        plain = file.with_suffix("") if file.suffix == ".gz" else file
+        files[key] = str(plain if plain.exists() and not file.exists() else file)
+    return files
 
 
 def set_model(tree: Tree, model: str) -> dict[str, Any]:
@@ -183,10 +208,13 @@ def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
     """
     from ppcls.data.index.folders import ImageFolderDataset
 
-    overrides = set_eval_splits("dataset.image_root")(tree, folder)
+    overrides: dict[str, Any] = {}
     for path in splits(tree):
+        if not path.startswith("DataLoader.Eval"):
+            continue
+        overrides |= _folder_keys(tree, path, folder)
         part = node_at(tree, f"{path}.dataset.part")
-        if path.startswith("DataLoader.Eval") and part is not None and is_other_folder(tree, folder):
+        if part is not None and is_other_folder(tree, folder):
             defaults = ImageFolderDataset.model_fields
             overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in PART_KEYS}
     return overrides
@@ -208,7 +236,7 @@ def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
     return [
         Override.of_value(key, value, f"-o {_EVAL}.image_root={folder}")
         for key, value in set_eval_data(tree, folder).items()
-        if not key.endswith(".image_root")
+        if key.rpartition(".")[2] in PART_KEYS
     ]
 
 

@@ -97,7 +97,8 @@ class TrainOptions(ConfigOptions):
     )
     data: str | None = option(
         None,
-        "folder of the images; with the default config, one subfolder per class",
+        "folder of the images; with the default config, one subfolder per class; if the config reads IDX "
+        "files, the folder with files of the same names",
         metavar="FOLDER",
         key="DataLoader.Train.dataset.image_root",
         sets=set_train_data,

@@ -207,6 +207,23 @@ def test_data_sets_the_folder_of_all_data_sets(capsys: pytest.CaptureFixture[str
     assert roots == ["mine", "mine"]
 
 
+def test_data_sets_the_folder_of_idx_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t10k-labels-idx1-ubyte").touch()  # decompressed
+    arguments = ["-c", ROOT / "configs" / "fashion_mnist_wrn.yaml", "-o", "AMP.use_amp=False"]
+    loader = print_config(capsys, "--data", tmp_path, *arguments)["DataLoader"]
+    expected = {
+        "Train": ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"],
+        "Eval": ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"],
+    }
+    for name, files in expected.items():
+        dataset = loader[name]["dataset"]
+        found = [dataset["image_file"], dataset["label_file"]]
+        assert found == [str(tmp_path / file) for file in files]
+    evaluated = print_config(capsys, "--data", tmp_path, *arguments, command=evaluate)["DataLoader"]
+    assert evaluated["Eval"] == loader["Eval"]
+    assert evaluated["Train"] != loader["Train"]
+
+
 def sizes_of(config: Any) -> list[Any]:
     """Returns the shape of the model's input and all sizes in the transforms."""
     loader = config["DataLoader"]
