@@ -71,8 +71,8 @@ class FashionMnistOptions:
 
     source: Path = option(
         Path("/usr/share/datasets/fashion-mnist"),
-        "folder with the four files of https://github.com/zalandoresearch/fashion-mnist (default: the "
-        "folder of Debian's package dataset-fashion-mnist)",
+        "folder with the four files of https://github.com/zalandoresearch/fashion-mnist, compressed or not "
+        "(default: the folder of Debian's package dataset-fashion-mnist)",
     )
     out: Path = option(Path("dataset/fashion-mnist"), "output folder")
 

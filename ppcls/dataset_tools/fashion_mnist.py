@@ -5,6 +5,7 @@ Nothing is downloaded: the files are those of Debian's package ``dataset-fashion
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
@@ -24,7 +25,7 @@ def make_fashion_mnist(folder: Path, source: Path) -> bool:
 
     Args:
         folder: Folder to create.
-        source: Folder with the files, as they are published.
+        source: Folder with the files, as they are published or decompressed.
 
     Returns:
         False if ``folder`` already contains the data set.
@@ -46,7 +47,12 @@ def make_fashion_mnist(folder: Path, source: Path) -> bool:
     try:
         with new_folder(folder) as temporary:
             for name in _file_names():
-                (temporary / name).write_bytes(read_regular(source / name))
+                file = _find(source, name)
+                content = read_regular(file)
+                # The configs name the compressed files.
+                (temporary / name).write_bytes(
+                    content if file.name == name else gzip.compress(content, mtime=0)
+                )
             write_class_names(temporary / LABEL_LIST, NAMES)
     except FileExistsError:
         raise UserError(
@@ -59,6 +65,12 @@ def _file_names() -> list[str]:
     return [f"{part}-{name}-ubyte.gz" for part in _IMAGES for name in ("images-idx3", "labels-idx1")]
 
 
+def _find(folder: Path, name: str) -> Path:
+    """Returns the path of a file, or of the decompressed file if only that exists."""
+    plain = folder / name.removesuffix(".gz")
+    return plain if plain.exists() and not (folder / name).exists() else folder / name
+
+
 def _check(folder: Path) -> None:
     """Raises `UserError` unless the folder has the four files with the shapes of Fashion-MNIST."""
     for part, count in _IMAGES.items():
@@ -67,7 +79,7 @@ def _check(folder: Path) -> None:
             "labels-idx1": (count,),
         }
         for name, shape in shapes.items():
-            path = folder / f"{part}-{name}-ubyte.gz"
+            path = _find(folder, f"{part}-{name}-ubyte.gz")
             actual = read_idx(path).shape
             if actual != shape:
                 raise UserError(f"{path}: expected {list(shape)} bytes, found {list(actual)}")

@@ -120,6 +120,13 @@ def test_command_copies_the_published_files_and_rejects_others(tmp_path: Path) -
     assert make_fashion_mnist(tmp_path / "out", source)
     assert not make_fashion_mnist(tmp_path / "out", source)
     assert (tmp_path / "out/label_list.txt").read_text().splitlines()[9] == f"9 {NAMES[9]}"
+    plain = tmp_path / "plain"  # as in copies of other programs, which decompress the files
+    plain.mkdir()
+    for file in source.iterdir():
+        (plain / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    assert make_fashion_mnist(tmp_path / "compressed", plain)
+    copied = tmp_path / "compressed/train-labels-idx1-ubyte.gz"
+    assert gzip.decompress(copied.read_bytes()) == (plain / "train-labels-idx1-ubyte").read_bytes()
     (source / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(9, np.uint8))))
     with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte\.gz: expected"):
         make_fashion_mnist(tmp_path / "other", source)
