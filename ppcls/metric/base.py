@@ -35,6 +35,7 @@ class Metric(Component, registry=METRICS):
         labels: Number of labels per image that the metric accepts.
         multi_model: Whether the metric needs several models, as in ``Arch.name: DistillationModel``.
         lower_is_better: Whether smaller values are better.
+        maximum: Largest possible value; None if unknown.
         whole_dataset: Whether the metric needs all samples at once. Such a metric has no value per batch.
         on_embeddings: Whether the metric compares embeddings instead of scores of classes.
     """
@@ -42,6 +43,7 @@ class Metric(Component, registry=METRICS):
     labels: ClassVar[AcceptedLabels] = "one"
     multi_model: ClassVar[bool] = False
     lower_is_better: ClassVar[bool] = False
+    maximum: ClassVar[float | None] = None
     whole_dataset: ClassVar[bool] = False
     on_embeddings: ClassVar[bool] = False
 

@@ -22,6 +22,7 @@ class AccuracyScore(Metric):
     A class is predicted if its sigmoid probability is larger than 0.5.
     """
 
+    maximum: ClassVar[float | None] = 1.0
     labels: ClassVar[AcceptedLabels] = "several"
     base: Literal["sample", "label"] = "label"
     """Unit to count: `label` for the share of correct labels, `sample` for the share of images whose labels
@@ -113,6 +114,7 @@ class HammingDistance(Metric):
     A class is predicted if its sigmoid probability is larger than 0.5.
     """
 
+    maximum: ClassVar[float | None] = 1.0
     labels: ClassVar[AcceptedLabels] = "several"
     lower_is_better: ClassVar[bool] = True
 

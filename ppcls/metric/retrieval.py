@@ -22,6 +22,7 @@ class RetrievalMetric(Metric, abstract=True):
     identity are ignored.
     """
 
+    maximum: ClassVar[float | None] = 1.0
     whole_dataset: ClassVar[bool] = True
     on_embeddings: ClassVar[bool] = True
 

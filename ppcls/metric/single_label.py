@@ -29,6 +29,7 @@ MAX_CONFUSION_CLASSES = 1000  # largest number of classes of a confusion matrix,
 class TopkAcc(Metric):
     """Top-k accuracy: share of samples whose label is among the ``k`` highest logits."""
 
+    maximum: ClassVar[float | None] = 1.0
     topk: tuple[Count, ...] = (1, 5)
     """One value of k, or a list of values."""
 
@@ -112,6 +113,7 @@ class PerClassRecall(Metric):
     ignored.
     """
 
+    maximum: ClassVar[float | None] = 1.0
     whole_dataset: ClassVar[bool] = True
     each: bool = False
     """Also report the recall of each class, as `recall_0`, `recall_1` and so on."""
@@ -143,6 +145,7 @@ class ConfusionMatrix(Metric):
     --confusion FILE`` writes the matrix.
     """
 
+    maximum: ClassVar[float | None] = 1.0
     whole_dataset: ClassVar[bool] = True
     each: bool = False
     """Also report precision and F1 of each class, as `precision_0`, `f1_0` and so on."""
@@ -185,6 +188,7 @@ class CalibrationError(Metric):
     over all images.
     """
 
+    maximum: ClassVar[float | None] = 1.0
     lower_is_better: ClassVar[bool] = True
     whole_dataset: ClassVar[bool] = True
     bins: Annotated[int, Bound(gt=0, le=1000)] = 15

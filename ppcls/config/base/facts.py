@@ -59,7 +59,7 @@ class RunFacts:
         weightings: Settings of ``Loss.Train`` that give classes different weights, as text.
         varying_batches: Sampler whose training batches have different numbers of images; "" for none.
         semi_supervised: Whether the run also trains on unlabelled images, with the section ``SSL``.
-        metrics: Names of the values that ``Metric.Eval`` reports.
+        metrics: Names of the values that ``Metric.Eval`` reports, and their maxima; None if unknown.
         use_multilabel: Whether the user states that images have several labels, ``Global.use_multilabel``.
         has_ema: Whether the run has a moving average of the weights, the section ``EMA``.
         fits_head: Whether the run only fits a linear head, which has no learning rate.
@@ -91,7 +91,7 @@ class RunFacts:
     weightings: tuple[str, ...] = ()
     varying_batches: str = ""
     semi_supervised: bool = False
-    metrics: tuple[str, ...] = ()
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     use_multilabel: bool = False
     has_ema: bool = False
     fits_head: bool = False

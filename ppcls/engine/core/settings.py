@@ -234,10 +234,12 @@ class EngineSettings(
             yield problem("needs evaluations; set Global.eval_during_train: True", "early_stopping")
         if self.target is not None and not self.eval_during_train:
             yield problem("needs evaluations; set Global.eval_during_train: True", "target")
-        for name in self.target or {}:
+        for name, target in (self.target or {}).items():
             if name not in facts.metrics:
-                text = f"Metric.Eval does not report it{suggest(name, facts.metrics)}"
+                text = f"Metric.Eval does not report it{suggest(name, list(facts.metrics))}"
                 yield problem(text, "target", name)
+            elif (maximum := facts.metrics[name]) is not None and target > maximum:
+                yield problem(f"expected at most {maximum:g}, got {target:g}", "target", name)
         if self.eval_mode == "retrieval" and not facts.embeds:
             yield problem("retrieval needs embeddings; expected Arch.name: RecModel", "eval_mode")
         if self.auto_scale_lr and facts.varying_batches:
