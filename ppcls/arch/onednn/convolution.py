@@ -1,8 +1,14 @@
-"""Convolutions of NHWC float32 images on a CPU. Weights have the same order as in Paddle."""
+"""Convolutions of NHWC float32 images on a CPU. Weights have the same order as in Paddle.
+
+Decisions:
+- For 1x1 kernels with a stride and few channels, oneDNN's gradient of the weights writes beyond the end of
+  its scratchpad (https://github.com/uxlfoundation/oneDNN/issues/6035), which ends the process sooner or
+  later. It is computed without a stride instead, from the pixels that the kernel reads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import paddle
@@ -25,6 +31,7 @@ from ppcls.arch.onednn.library import (
 
 _TRAINING = 64  # dnnl_forward_training
 _DIRECT = 1  # dnnl_convolution_direct
+_BLOCK = 16  # largest number of channels that oneDNN processes together, with AVX-512
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
@@ -140,6 +147,7 @@ class _ConvolutionPrimitives:
         self._input = [batch, height, width, channels]
         self._output = [batch, rows, columns, outputs]
         self._weight = list(weight)
+        self._geometry = geometry
         grouped = [geometry.groups, outputs // geometry.groups, *weight[1:]]
         kernel = grouped if geometry.groups > 1 else self._weight
         self._x = tensor_format([batch, channels, height, width], NHWC)
@@ -207,6 +215,12 @@ class _ConvolutionPrimitives:
 
     def parameter_gradients(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         """Returns the gradients of the weights, in Paddle's order, and of the bias."""
+        if self._overflows():
+            down, right = self._geometry.stride
+            x = x[:, ::down, ::right].contiguous()
+            geometry = replace(self._geometry, stride=(1, 1))
+            plan = _plan(tuple(x.shape), tuple(self._weight), geometry, self._bias is not None)
+            return plan.parameter_gradients(x, gradient)
         if self._parameters is None:
             self._parameters = self._make_parameters()
         primitive, reorder, chosen = self._parameters
@@ -221,6 +235,12 @@ class _ConvolutionPrimitives:
             bias = tensors[Argument.BIAS_GRADIENT] = paddle.empty([self._weight[0]])
         primitive.run(tensors)
         return reorder.copy(computed).reshape(self._weight), bias
+
+    def _overflows(self) -> bool:
+        """Returns whether oneDNN's gradient of the weights writes beyond the end of its scratchpad."""
+        strided = self._weight[2:] == [1, 1] and self._geometry.stride != (1, 1)
+        whole = self._geometry.groups == 1 and not any(self._geometry.padding)
+        return strided and whole and self._weight[1] < _BLOCK
 
     def _make_backward(self) -> tuple[Primitive, Reorder]:
         operands = (self._x, self._any, self._y, *self._sides, self._description)

@@ -100,6 +100,40 @@ def test_convolve_matches_float64(
         _assert_close(bias.grad, exact_bias.grad)
 
 
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize(("channels", "stride"), [(1, (2, 2)), (3, (2, 2)), (12, (2, 2)), (3, (2, 1))])
+def test_convolve_writes_only_to_its_own_memory(
+    channels: int, stride: tuple[int, int], biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first block of RepVGG, with images of three channels."""
+    empty = paddle.empty
+    guarded: list[Tensor] = []
+    guard = 1 << 20
+
+    def guarded_empty(shape: list[int], dtype: str = "float32") -> Tensor:
+        if dtype != "uint8":  # of all tensors, only the memory for intermediate results is of bytes
+            return empty(shape, dtype)
+        memory = paddle.full([shape[0] + guard], 171, "uint8")
+        guarded.append(memory[shape[0] :])
+        return memory[: shape[0]]
+
+    x, weight = _random((2, 64, 62, channels), 1), _random((16, channels, 1, 1), 2)
+    bias = _random((16,), 3) if biased else None
+    y = convolve(x, weight, bias, Geometry((0,) * 4, stride, (1, 1), 1))
+    monkeypatch.setattr(paddle, "empty", guarded_empty)
+    y.backward(_random(tuple(y.shape), 4))
+    assert all(bool((memory == 171).all()) for memory in guarded)
+
+    exact_x, exact = _double(x), _double(weight)
+    exact_bias = None if bias is None else _double(bias)
+    expected = F.conv2d(exact_x.transpose(NCHW), exact, exact_bias, stride).transpose(NHWC)
+    expected.backward(_random(tuple(y.shape), 4).astype("float64"))
+    _assert_close(x.grad, exact_x.grad)
+    _assert_close(weight.grad, exact.grad)
+    if bias is not None and exact_bias is not None:
+        _assert_close(bias.grad, exact_bias.grad)
+
+
 def test_convolve_uneven_geometry_matches_float64() -> None:
     x, weight = _random((2, 11, 9, 8), 1), _random((16, 8, 3, 5), 2)
     y = convolve(x, weight, None, Geometry((1, 1, 2, 2), (1, 2), (1, 1), 1))
