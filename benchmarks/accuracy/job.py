@@ -90,6 +90,7 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
         "batch_size": batch_size,
         "drop_last": drop_last,
         "optimizer": _optimizer(config.Optimizer),
+        "sam": _sharpness_aware(config.Optimizer),
         "learning_rates": [rate(update) for update in range(config.Global.epochs * per_epoch)],
         "smoothing": loss.get("epsilon") or 0.0,
         "ema": None if config.EMA is None else config.EMA.model_dump(include={"decay", "warmup"}),
@@ -177,13 +178,20 @@ def _optimizer(optimizer: Optimizer) -> dict[str, Any]:
         raise UserError(
             f"Optimizer.name: expected Momentum or AdamW, as in the script for PyTorch, got {optimizer.kind}"
         )
-    for key in ("clip_norm", "clip_value", "sam_rho", "freeze", "train_only"):
+    for key in ("clip_norm", "clip_value", "freeze", "train_only"):
         _check(f"Optimizer.{key}", getattr(optimizer, key), None)
     _check("Optimizer.by_name", optimizer.by_name, ())
     _check("Optimizer.layerwise_decay", optimizer.block_decay, None)
     keys = ("momentum", "use_nesterov", "beta1", "beta2", "epsilon")
     settings = {key: value for key, value in optimizer.model_dump().items() if key in keys}
     return settings | {"name": optimizer.kind, "weight_decay": optimizer.decay, "no_decay": []}
+
+
+def _sharpness_aware(optimizer: Optimizer) -> dict[str, Any] | None:
+    """Returns the settings of the second pass of SAM; None without one."""
+    if optimizer.sam_rho is None:
+        return None
+    return {"rho": optimizer.sam_rho, "first_epoch": optimizer.sam_first_epoch}
 
 
 def _files(split: Split) -> dict[str, str]:

@@ -20,6 +20,8 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from benchmarks.accuracy.torch_augment import Augmenter, Mixer
@@ -98,6 +101,26 @@ def mixed_loss(logits: Tensor, labels: Tensor, share: float, smoothing: float) -
     return loss * share + other * (1 - share)
 
 
+@contextmanager
+def moved(model: nn.Module, rho: float) -> Iterator[None]:
+    """Moves the weights by ``rho`` in the direction of the gradient, for the second pass of SAM.
+
+    The gradient is cleared. In the end, the weights and the statistics of BatchNorm return. If the gradient
+    is not finite, that of the second pass is not finite either, so the scaler skips the update.
+    """
+    weights = [weight for weight in model.parameters() if weight.grad is not None]
+    with torch.no_grad():
+        copies = [(tensor, tensor.clone()) for tensor in (*weights, *model.buffers())]
+        factor = rho / (get_total_norm([weight.grad for weight in weights]) + 1e-12)
+        for weight in weights:
+            weight.add_(weight.grad * factor)
+            weight.grad = None
+    yield
+    with torch.no_grad():
+        for tensor, copy in copies:
+            tensor.copy_(copy)
+
+
 def main(job: dict[str, Any]) -> None:
     """Trains and evaluates."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -125,6 +148,16 @@ def main(job: dict[str, Any]) -> None:
     network = torch.compile(model) if job["compile"] else model
     augment = Augmenter(job, device)
     mix = Mixer(job["mix"], job["seed"])
+    sam = job["sam"]
+    gpus = [torch.cuda.current_device()] if device.type == "cuda" else []
+
+    def add_gradient(x: Tensor, labels: Tensor, share: float) -> Tensor:
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+            logits = network(x)
+        loss = mixed_loss(logits, labels, share, job["smoothing"])
+        scaler.scale(loss).backward()
+        return loss
+
     batch = job["batch_size"]
     per_epoch = len(images) // batch if job["drop_last"] else -(-len(images) // batch)
     for epoch in range(job["epochs"]):
@@ -134,10 +167,12 @@ def main(job: dict[str, Any]) -> None:
                 group["lr"] = job["learning_rates"][epoch * per_epoch + step]
             chosen = order[step * batch : (step + 1) * batch]
             x, share = mix(augment(images[chosen]), epoch)
-            with torch.autocast(device.type, dtype, enabled=dtype is not None):
-                logits = network(x)
-            loss = mixed_loss(logits, labels[chosen], share, job["smoothing"])
-            scaler.scale(loss).backward()
+            twice = sam is not None and epoch + 1 >= sam["first_epoch"]
+            with torch.random.fork_rng(gpus, enabled=twice):  # both passes draw the same numbers
+                loss = add_gradient(x, labels[chosen], share)
+            if twice:
+                with moved(model, sam["rho"]):
+                    add_gradient(x, labels[chosen], share)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
