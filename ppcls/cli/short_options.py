@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
 
 _EVAL = "DataLoader.Eval.dataset"
+_NAMES = "Infer.PostProcess.class_id_map_file"
 PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
 
 
@@ -129,9 +130,17 @@ def key_options(cls: type[Any]) -> list[Option]:
 
 
 def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
-    """Returns the keys of the folder of ``DataLoader.Train``, and of every other data set that has one."""
+    """Returns the keys of the folder of ``DataLoader.Train``, and of every other data set that has one.
+
+    Class names beside the IDX files of a config are those of its data, so they are read from the new folder.
+    """
     paths = ["DataLoader.Train", *(path for path in splits(tree) if _has_folder(tree, path))]
-    return {key: value for path in paths for key, value in _folder_keys(tree, path, folder).items()}
+    overrides = {key: value for path in paths for key, value in _folder_keys(tree, path, folder).items()}
+    images = node_at(tree, "DataLoader.Train.dataset.image_file")
+    names = node_at(tree, _NAMES)
+    if isinstance(images, str) and isinstance(names, str) and Path(images).parent == Path(names).parent:
+        overrides[_NAMES] = str(Path(folder) / Path(names).name)
+    return overrides
 
 
 def _reads_idx(tree: Tree, path: str) -> bool:

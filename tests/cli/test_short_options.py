@@ -210,7 +210,9 @@ def test_data_sets_the_folder_of_all_data_sets(capsys: pytest.CaptureFixture[str
 def test_data_sets_the_folder_of_idx_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").touch()  # decompressed
     arguments = ["-c", ROOT / "configs" / "fashion_mnist_wrn.yaml", "-o", "AMP.use_amp=False"]
-    loader = print_config(capsys, "--data", tmp_path, *arguments)["DataLoader"]
+    config = print_config(capsys, "--data", tmp_path, *arguments)
+    loader = config["DataLoader"]
+    assert config["Infer"]["PostProcess"]["class_id_map_file"] == str(tmp_path / "label_list.txt")
     expected = {
         "Train": ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"],
         "Eval": ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"],
