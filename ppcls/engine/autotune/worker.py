@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def measure(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sample of a task: the path ``config``, and the fields of `TimingPlan`.
+    """Returns the sample of a task: ``config``, `TimingPlan`'s fields and optionally ``noise``.
 
     If the task has ``ways`` to decode, the sample has ``rates``: for each way, the images per second of the
     training with the images of the config, or the reason of a failure.
@@ -50,7 +50,8 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
         return build_loader(changed, "Train", run, config.Global, config.Arch, classes)
 
     with explain_out_of_memory(run, config.used_splits, config.Global, config.AMP):
-        loader = SyntheticLoader(split, config.Arch, run, accumulate=config.Global.update_freq)
+        noise = task.get("noise", 0.0)
+        loader = SyntheticLoader(split, config.Arch, run, accumulate=config.Global.update_freq, noise=noise)
         state = build_state(config, run, lambda *_: None, loader)
         workload = training_workload(state, config.Global, config.Arch, split)
         plan = TimingPlan(**task["plan"])

@@ -159,9 +159,12 @@ class SyntheticLoader(OrderedLoader):
         arch: Number of classes and layout of the images.
         runtime: Device and ranks.
         accumulate: Number of batches per update.
+        noise: Largest change of each pixel. Pixels are between -1 and 1.
     """
 
-    def __init__(self, split: Split, arch: AnyArch, runtime: Runtime, *, accumulate: int = 1) -> None:
+    def __init__(
+        self, split: Split, arch: AnyArch, runtime: Runtime, *, accumulate: int = 1, noise: float = 0.0
+    ) -> None:
         rank = runtime.rank
         world = runtime.world_size
         rows = split.sampler.rows(world)
@@ -172,7 +175,10 @@ class SyntheticLoader(OrderedLoader):
         order = Order(SequentialSampler(count), rows, rank=rank, world=world, accumulate=accumulate)
         super().__init__(SyntheticIndex(labels), order, None)
         shape = (rows, *image_shape("NCHW", split))
-        images = np.random.default_rng(rank).uniform(-1, 1, shape).astype(np.float32)
+        generator = np.random.default_rng(rank)
+        images = generator.uniform(-1, 1, shape).astype(np.float32)
+        if noise:
+            images += generator.uniform(-noise, noise, shape).astype(np.float32)
         if arch.data_format == "NHWC":  # the same images: autotune compares the losses of both layouts
             images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
         self._image = paddle.to_tensor(images).astype(check_chain(split.dataset.transform_ops).dtype)

@@ -35,8 +35,12 @@ class Timer:
 
     def __init__(self, rates: dict[Execution, float], **special: Any) -> None:
         self.rates, self.special, self.measured = rates, special, list[Execution]()
+        self.noises = list[float]()
 
-    def __call__(self, way: Execution) -> Sample:
+    def __call__(self, way: Execution, noise: float = 0.0) -> Sample:
+        if noise:
+            self.noises.append(noise)
+            return {"losses": self.special["disturbed"]}
         self.measured.append(way)
         rate = self.rates[way]
         if rate == 0:
@@ -93,6 +97,27 @@ def test_choose_skips_other_losses_and_too_much_memory(
     assert f"{COMPILED}: skipped: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("losses", "disturbed", "accepted"),
+    [
+        ([2.3, 2.2], None, True),  # nothing else is measured
+        ([2.3, 2.1], [2.3, 2.19], True),
+        ([2.3, 2.1], [2.3, 2.2], False),
+        ([2.1, 2.2], [2.3, 2.0], False),  # only later losses depend on rounding
+        ([2.3, float("nan")], [2.3, 2.0], False),
+        ([2.3, 9.0], [2.3, float("nan")], False),
+    ],
+)
+def test_choose_accepts_differences_that_rounding_causes(
+    losses: list[float], disturbed: list[float] | None, accepted: bool
+) -> None:
+    fused = Execution("NHWC", fused_kernels=True)
+    timer = Timer({EAGER: 100.0, fused: 250.0}, changes={fused: {"losses": losses}}, disturbed=disturbed)
+    chosen, _ = choose(EAGER, ["fused_kernels"], 0.01, timer, None, 1e-5)
+    assert chosen == (fused if accepted else EAGER)
+    assert timer.noises == ([] if disturbed is None else [1e-5])
+
+
 def test_choose_prefers_a_graph_that_is_as_fast(make_config: Callable[..., Config]) -> None:
     rates = {EAGER: 100.0, GRAPH: 99.0, NHWC: 100.0, COMPILED_NCHW: 100.0, FUSED: 100.0}
     timer = Timer(rates)
@@ -128,7 +153,7 @@ def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Timer:
     monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(module, "selected_card", lambda: Card("GPU-1", MEMORY))
     monkeypatch.setattr(Card, "name", lambda _card: "card")
-    monkeypatch.setattr(module, "_measure_on", lambda _card, text: timer(execution_of(text)))
+    monkeypatch.setattr(module, "_measure_on", lambda _card, text, noise: timer(execution_of(text), noise))
     monkeypatch.setattr(module, "MIN_UPDATES", 6)
     return timer
 
