@@ -110,7 +110,9 @@ def build_loader(
     group = math.lcm(split.sampler.group, 2 if mixing else 1) if training else 1
     order = _build_order(split, index, runtime, run, training=training, group=group)
     layout = layout_of(arch)
-    loader = build_ordered(split, place, runtime, run, layout, Samples(index, order, split.sizes))
+    # Unlabelled images come from a second loader, which would need as many pipelines again.
+    samples = Samples(index, order, split.sizes, trained=place == "Train")
+    loader = build_ordered(split, place, runtime, run, layout, samples)
     if not mixing:
         return loader
     from ppcls.data.loaders.mixing import MixedLoader
@@ -165,11 +167,13 @@ class Samples:
         index: All samples of the data set.
         order: Order of the samples.
         sizes: Schedule of the image size; None for the size of the transforms.
+        trained: Whether a model is trained on them, so that the GPU is busy while they are decoded.
     """
 
     index: Index
     order: Order
     sizes: InputSize | None
+    trained: bool = False
 
 
 def build_ordered(
@@ -187,7 +191,7 @@ def build_ordered(
     quarantine = _build_quarantine(split.dataset, index, local_path(run.output_dir))
     chain = f"DataLoader.{place}.dataset.transform_ops"
     loader: OrderedLoader
-    settings = dali_settings(split, runtime) if run.use_dali else None
+    settings = dali_settings(split, runtime, training=samples.trained) if run.use_dali else None
     if settings is not None:
         if settings.device_id is None:
             _check_no_gpu_settings(split.loader.dali, f"DataLoader.{place}.loader.dali")
@@ -270,7 +274,7 @@ class Feed:
 
 def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali: bool) -> Feed:
     """Describes the loader of a training split without building it."""
-    settings = dali_settings(split, runtime)
+    settings = dali_settings(split, runtime, training=True)
     if use_dali:
         return Feed(True, True, settings.pipelines * (settings.per_pipeline().prefetch + _READER_BATCHES))
     prefetched = 2 * split.loader.num_workers  # paddle.io prepares two batches per worker
@@ -281,22 +285,26 @@ def describe_feed(split: Split, runtime: Runtime, arch: ModelInput, *, use_dali:
     return Feed(False, True, prefetched)
 
 
-def dali_settings(split: Split, runtime: Runtime) -> DaliSettings:
-    """Returns the settings of a split's DALI loader, with ``auto`` replaced by values for this machine."""
+def dali_settings(split: Split, runtime: Runtime, *, training: bool) -> DaliSettings:
+    """Returns the settings of a split's DALI loader, with ``auto`` replaced by values for this machine.
+
+    Args:
+        training: Whether the GPU trains while the loader decodes, so that it decodes more slowly.
+    """
     pixels = max(map(math.prod, _batch_shapes(split, runtime.world_size)))
     batch_bytes = pixels * check_chain(split.dataset.transform_ops).pixel_bytes
     dali = split.loader.dali
     if split.cache is not None and runtime.device_id is not None:
         dali = dali.model_copy(update={"decode_on": "cpu"})
-    return resolve_dali_settings(dali, runtime, batch_bytes)
+    return resolve_dali_settings(dali, runtime, batch_bytes, training=training)
 
 
-def gpu_memory_need(split: Split, runtime: Runtime) -> int:
-    """Returns the estimated GPU memory of a split's DALI loader in MiB; 0 on a CPU."""
+def gpu_memory_need(split: Split, runtime: Runtime, *, training: bool) -> int:
+    """Returns the estimated GPU memory of a split's DALI loader in MiB; 0 on a CPU. See `dali_settings`."""
     if runtime.device_id is None:
         return 0
     state = check_chain(split.dataset.transform_ops)
-    dali = dali_settings(split, runtime)
+    dali = dali_settings(split, runtime, training=training)
     options = {"itemsize": 2} if state.dtype == "float16" else {}
     if "device_memory_padding" in dali.decoder:
         options["padding"] = dali.decoder["device_memory_padding"]

@@ -423,7 +423,7 @@ def _loading_speed(
         on_gpu=runtime.device == "gpu",
         cores=runtime.cores,
         workers=split.loader.num_workers,
-        threads=dali_settings(split, runtime).threads,
+        threads=dali_settings(split, runtime, training=True).threads,
         dali=split.loader.dali,
         picture=_picture(split, state.loader.index),
         pixels_used=height * width,

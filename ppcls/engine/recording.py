@@ -125,7 +125,8 @@ def _build_scaling(state: TrainState, epochs: int) -> ScalingMeter:
             RankFeed(
                 by_dali=feed.uses_dali,
                 dali_can=feed.dali_supported,
-                can_share=has_memory_for_pipelines(runtime.card) and not dali_settings(split, runtime).turns,
+                can_share=has_memory_for_pipelines(runtime.card)
+                and not dali_settings(split, runtime, training=True).turns,
                 cores=runtime.cores,
                 workers=split.loader.num_workers,
                 decodes=decodes_files,

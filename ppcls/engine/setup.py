@@ -462,7 +462,11 @@ def _check_memory(
         return None
     notes.append(budget.describe())
     needs = MemoryNeeds(
-        {name.lower(): need for name, split in splits.items() if (need := gpu_memory_need(split, runtime))}
+        {
+            name.lower(): need
+            for name, split in splits.items()
+            if (need := gpu_memory_need(split, runtime, training=name == "Train"))
+        }
     )
     if not needs.pipelines:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 from ppcls.data.bad_images.lists import suggest_skipping
 from ppcls.data.build import LoadingSettings, ModelInput, build_loader, dali_settings
 from ppcls.data.loaders.batch import Loader
+from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.loaders.mixing import MixedLoader
 from ppcls.data.loaders.paddle import PaddleLoader
 from ppcls.data.sampling.order import Order
@@ -54,10 +55,11 @@ def _describe(loader: Loader, split: Split, name: str, runtime: Runtime, layout:
     reader: Any = loader.loader if isinstance(loader, MixedLoader) else loader
     by_paddle = isinstance(reader, PaddleLoader)
     stages = trace_numpy(reader) if by_paddle else trace_dali(reader)
+    settings = dali_settings(split, runtime, training=name == "Train")
     facts = {
         "data": f"{dataset.kind} {dataset.place}",
         "sampler": _describe_sampler(split, loader.order),
-        **({"workers": _describe_workers(split)} if by_paddle else {"DALI": _describe_dali(split, runtime)}),
+        **({"workers": _describe_workers(split)} if by_paddle else {"DALI": _describe_dali(settings)}),
         "batch": f"{shape} {layout} {_dtype(batch.image)} on {device}, "
         f"labels {list(batch.label.shape)} {_dtype(batch.label)}",
     }
@@ -99,8 +101,7 @@ def _describe_workers(split: Split) -> str:
     return f"{counted(split.loader.num_workers, 'process')} of paddle.io{shared}"
 
 
-def _describe_dali(split: Split, runtime: Runtime) -> str:
-    settings = dali_settings(split, runtime)
+def _describe_dali(settings: DaliSettings) -> str:
     executor = "dynamic" if settings.exec_dynamic else "pipelined"
     shared = f" in {settings.pipelines} pipelines" if settings.pipelines > 1 else ""
     if any(settings.turns):

@@ -131,7 +131,9 @@ def test_large_batches_decrease_the_prefetched_batches(config: Config) -> None:
     large = type(split).model_validate({**dict(split), "sampler": sampler})
     sizes = {"name": "MultiScale", "sizes": [8, 32]}
     varied = type(split).model_validate({**dict(large), "input_size": sizes})
-    found = [dali_settings(chosen, Runtime(cores=16)).prefetch for chosen in (split, large, varied)]
+    found = [
+        dali_settings(chosen, Runtime(cores=16), training=True).prefetch for chosen in (split, large, varied)
+    ]
     assert found == [32, 10, 4]
 
 

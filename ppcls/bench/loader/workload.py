@@ -128,7 +128,7 @@ class LoaderWorkload:
         loader = self.split.loader
         dali = loader.dali.model_copy(update=update)
         split = self.split.model_copy(update={"loader": loader.model_copy(update={"dali": dali})})
-        return dali_settings(split, device.runtime)
+        return dali_settings(split, device.runtime, training=False)
 
 
 def read_workload(

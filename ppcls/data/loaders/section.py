@@ -36,11 +36,11 @@ class Dali(Section):
     enough cores. `both`: the GPU decodes the share `gpu_share` of the batches, the CPU the others. `auto`: a
     training run of at least 10,000 updates measures which is fastest, unless `Global.autotune` is False or
     an option of the GPU's decoder is set; otherwise `cpu` with at least 12 cores (or `num_threads`) per
-    process, else `gpu`."""
+    process, `both` in training with 6 to 11 and at least 32 GiB of GPU memory, else `gpu`."""
     gpu_share: Annotated[Part | None, _AUTO] = None
     """Share of the batches that the GPU decodes with `decode_on: both`, between 0 and 1, rounded to a
-    fraction with a denominator of at most 6, but not to 0 or 1; `auto`: 1/2. Which batches these are depends
-    only on their positions in the run."""
+    fraction with a denominator of at most 6, but not to 0 or 1; `auto`: 3/5 with fewer than 12 cores, else
+    1/6. Which batches these are depends only on their positions in the run."""
     hw_decoder_load: Annotated[Fraction | None, _AUTO] = None
     """Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1; `auto`: 0.9, and 1 with
     `decode_on: both`."""

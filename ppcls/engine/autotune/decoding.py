@@ -135,7 +135,8 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
 def describe(way: Way) -> str:
     """Returns a description of a way to decode, such as ``the CPU``."""
     if way["decode_on"] == "both":
-        return f"both devices, {way['gpu_share'] or 1 / 2:.0%} of the batches on the GPU"
+        share = way["gpu_share"]
+        return "both devices" if share is None else f"both devices, {share:.0%} of the batches on the GPU"
     return f"the {way['decode_on'].upper()}"
 
 

@@ -31,8 +31,8 @@ def test_dali_memory_estimate_follows_the_config(make_config: Callable[..., Conf
     config = make_config()
     split = config.DataLoader.Train
     assert split is not None
-    assert gpu_memory_need(split, gpu) == estimate_pipeline_memory(8, 2, (3, 16, 16), 1)
-    assert gpu_memory_need(split, Runtime(cores=3)) == 0
+    assert gpu_memory_need(split, gpu, training=True) == estimate_pipeline_memory(8, 2, (3, 16, 16), 1)
+    assert gpu_memory_need(split, Runtime(cores=3), training=True) == 0
 
 
 def test_dali_memory_estimate_includes_configured_buffers(
@@ -51,7 +51,7 @@ def test_dali_memory_estimate_includes_configured_buffers(
     split = config.DataLoader.Train
     assert split is not None
     pipeline = estimate_pipeline_memory(8, 2, (3, 512, 512), 8, itemsize=2, padding=64 << 20)
-    assert gpu_memory_need(split, gpu) == pipeline + 700
+    assert gpu_memory_need(split, gpu, training=True) == pipeline + 700
     assert pipeline != estimate_pipeline_memory(8, 2, (3, 512, 512), 8, padding=64 << 20)
 
 
@@ -70,7 +70,11 @@ def test_dali_memory_estimate_of_several_sizes_uses_the_largest_batch(
     split = config.DataLoader.Train
     assert split is not None
     of_each = [estimate_pipeline_memory(rows, 2, (3, side, side), 1) for rows, side in ((200, 32), (2, 320))]
-    assert gpu_memory_need(split, gpu) == max(of_each) < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
+    assert (
+        gpu_memory_need(split, gpu, training=True)
+        == max(of_each)
+        < estimate_pipeline_memory(200, 2, (3, 320, 320), 1)
+    )
 
 
 def check_memory(config: Config, runtime: Runtime, notes: list[str]) -> Callable[[], str] | None:

@@ -127,6 +127,30 @@ def test_threads_leave_a_core_to_the_training_thread(cores: int) -> None:
     assert resolve_dali_settings(Dali(), Runtime(cores=cores)).threads == cores, "all on a CPU"
 
 
+@pytest.mark.parametrize("cores", [1, 4, 5, 6, 8, 11, 12, 64])
+def test_both_devices_decode_in_training_with_some_cores(cores: int) -> None:
+    runtime = gpu_with(set(range(cores)))
+    settings = resolve_dali_settings(Dali(), runtime, training=True)
+    assert any(settings.turns) == (6 <= cores < 12)
+    if any(settings.turns):
+        explicit = Dali(decode_on="both", gpu_share=3 / 5)
+        assert settings == resolve_dali_settings(explicit, runtime, training=True)
+        assert settings == resolve_dali_settings(Dali(decode_on="both"), runtime, training=True)
+    else:
+        assert settings == resolve_dali_settings(Dali(), runtime)
+    small = replace(runtime, card=Card("GPU-1", 24_000))
+    for device in (small, replace(runtime, card=None), Runtime(cores=cores)):
+        assert not any(resolve_dali_settings(Dali(), device, training=True).turns)
+    for chosen in (Dali(decode_on="gpu"), Dali(decode_on="cpu"), Dali(cache_size=100)):
+        assert not any(resolve_dali_settings(chosen, runtime, training=True).turns)
+
+
+@pytest.mark.parametrize(("threads", "share"), [(1, 3 / 5), (11, 3 / 5), (12, 1 / 6), (64, 1 / 6)])
+def test_share_of_the_gpu_depends_on_the_threads(threads: int, share: float) -> None:
+    settings = resolve_dali_settings(Dali(decode_on="both", num_threads=threads), gpu_with(set(range(64))))
+    assert settings.turns == share_turns(share)
+
+
 def test_threads_of_the_config_are_used_as_they_are() -> None:
     settings = resolve_dali_settings(Dali(num_threads=8), gpu_with(set(range(8))))
     assert (settings.threads, settings.cores) == (8, frozenset(range(7)))
