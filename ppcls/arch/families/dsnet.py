@@ -14,7 +14,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout, image_dropout
 from ppcls.arch.layers.tokens import PixelMlp, to_image, to_tokens
 from ppcls.arch.layers.transformer import DotProductAttention
 
@@ -127,7 +127,7 @@ class DSNet(nn.Layer):  # type: ignore[misc]
         super().__init__()
         channels = input_image_channel
         rates = drop_paths(drop_path_rate, sum(depths))
-        self.pos_drop = dropout(drop_rate)
+        self.pos_drop = image_dropout(drop_rate, data_format)
         for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True)):
             patch = 2 if i else 4
             embed = nn.Conv2D(channels, width, patch, patch, data_format=data_format)

@@ -10,6 +10,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import ConvNorm, DataFormat
+from ppcls.arch.layers.drop_path import image_dropout
 
 
 class HarmonicConv(ConvNorm):
@@ -121,7 +122,7 @@ class HarDNet(nn.Layer):  # type: ignore[misc]
             block = HarmonicBlock(channels, growths[i], factor, depths[i], separable, data_format)
             self.base.append(block)
             if drop_last is not None and i == len(widths) - 1:
-                self.base.append(nn.Dropout(drop_last))
+                self.base.append(image_dropout(drop_last, data_format))
             self.base.append(conv(block.out_channels, width, 1))
             if halved[i]:
                 self.base.append(half(width) if separable else pool(2))

@@ -11,6 +11,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat
+from ppcls.arch.layers.drop_path import image_dropout
 from ppcls.arch.public.names import PublicNames
 
 _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)  # inner channels of each fire module; it outputs 8 times as many
@@ -81,7 +82,7 @@ class SqueezeNet(nn.Layer):  # type: ignore[misc]
             self.add_sublayer(f"_conv{number}", FireModule(channels, squeezed, data_format))
             channels = 8 * squeezed
         # PaddleClas's weights expect this mode, which scales in inference instead of training.
-        self._drop = nn.Dropout(0.5, mode="downscale_in_infer")
+        self._drop = image_dropout(0.5, data_format, mode="downscale_in_infer")
         self._conv9 = nn.Conv2D(channels, class_num, 1, data_format=data_format)
         self._avg_pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
 

@@ -7,7 +7,7 @@ from functools import partial
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, image_dropout
 from ppcls.arch.layers.tokens import PatchNorm, PixelMlp, to_image, to_tokens
 from ppcls.arch.layers.transformer import SelfAttention, TransformerBlock, linear
 
@@ -115,7 +115,7 @@ class UniFormer(nn.Layer):  # type: ignore[misc]
         channels = input_image_channel
         rates = iter(drop_paths(drop_path_rate, sum(depths)))
         attention = partial(SelfAttention, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
-        self.pos_drop = dropout(drop_rate)
+        self.pos_drop = image_dropout(drop_rate, data_format)
         for i, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True), 1):
             if overlapping:
                 widths = (width // 2, width) if i == 1 else (width,)

@@ -8,7 +8,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, FanOutNormal, batch_norm
-from ppcls.arch.layers.drop_path import DropPath, drop_paths, dropout
+from ppcls.arch.layers.drop_path import DropPath, drop_paths, image_dropout
 from ppcls.arch.layers.transformer import linear
 
 _SCALE = 1e-2  # initial value of a learned factor per channel of a block
@@ -58,7 +58,7 @@ class ConvolutionalMlp(nn.Layer):  # type: ignore[misc]
         self.fc1 = conv(channels, hidden, 1)
         self.dwconv = nn.Sequential(("dwconv", conv(hidden, hidden, 3, padding=1, groups=hidden)))
         self.fc2 = conv(hidden, channels, 1)
-        self.drop = dropout(drop_rate)
+        self.drop = image_dropout(drop_rate, data_format)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps [B, C, H, W] (or NHWC) to the same shape."""

@@ -13,7 +13,7 @@ from typing import Literal
 from paddle import Tensor, nn
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm, leaky_relu
-from ppcls.arch.layers.drop_path import dropout
+from ppcls.arch.layers.drop_path import image_dropout
 from ppcls.arch.layers.norm_act import norm_relu
 
 _SLOPE = 0.1
@@ -59,7 +59,7 @@ class WideBlock(nn.Layer):  # type: ignore[misc]
         self.bn1 = batch_norm(inputs, data_format, _EPSILON, _MOMENTUM)
         self.conv1 = conv(inputs, outputs, 3, stride, padding=1)
         self.bn2 = batch_norm(outputs, data_format, _EPSILON, _MOMENTUM)
-        self.drop = dropout(drop_rate)
+        self.drop = image_dropout(drop_rate, data_format)
         self.conv2 = conv(outputs, outputs, 3, padding=1)
         self._projected = inputs != outputs
         if self._projected:

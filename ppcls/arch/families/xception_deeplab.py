@@ -15,6 +15,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import DataFormat, batch_norm
+from ppcls.arch.layers.drop_path import image_dropout
 from ppcls.arch.public.names import PublicNames, Rule
 
 # As in the code of the authors, which uses TensorFlow.
@@ -168,7 +169,7 @@ class XceptionDeepLab(nn.Layer):  # type: ignore[misc]
         dilation = 1 if timm_variant else 2
         self._exit_flow_2 = StridedBlock((_EXIT[0][-1], *_EXIT[1]), 1, data_format, True, dilation)
         # PaddleClas's weights expect this mode, which scales in inference instead of training.
-        self._drop = nn.Dropout(0.5, mode="downscale_in_infer")
+        self._drop = image_dropout(0.5, data_format, mode="downscale_in_infer")
         self._pool = nn.AdaptiveAvgPool2D(1, data_format=data_format)
         self._fc = nn.Linear(_EXIT[1][-1], class_num)
 

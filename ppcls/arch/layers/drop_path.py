@@ -3,19 +3,27 @@
 Layers draw from Paddle's generator by default. With `StepMasks`, they read factors that are drawn before each
 training step from the seed and the number of the update. The factors stay in the same memory, so a CUDA graph
 can replay the step, and a resumed run draws the same factors.
+
+A feature map needs `image_dropout`, which drops the same pixels in both layouts. With a mask that is drawn in
+the order of memory, a run in NHWC would drop other pixels than the same run in NCHW, so `autotune` could not
+compare their losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MethodType
+from typing import Literal, get_args
 
 import numpy as np
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-_DROPOUT_MODES = ("upscale_in_train", "downscale_in_infer")
+_DropoutMode = Literal["upscale_in_train", "downscale_in_infer"]
+_DROPOUT_MODES = get_args(_DropoutMode)
+_TO_NCHW = [0, 3, 1, 2]
+_TO_NHWC = [0, 2, 3, 1]
 
 
 class DropPath(nn.Layer):  # type: ignore[misc]
@@ -48,6 +56,29 @@ class DropPath(nn.Layer):  # type: ignore[misc]
         if self.masks is None:
             return F.dropout(paddle.ones([batch]), self.rate)
         return self.masks.draw([batch], self.rate)
+
+
+class ChannelsLastDropout(nn.Dropout):  # type: ignore[misc]
+    """Dropout of NHWC feature maps, which draws its mask in NCHW. The arguments are those of `nn.Dropout`.
+
+    Attributes:
+        masks: See `DropPath`.
+    """
+
+    def __init__(self, rate: float, mode: _DropoutMode) -> None:
+        super().__init__(rate, mode=mode)
+        self.masks: StepMasks | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps [B, H, W, C] to the same shape."""
+        if not self.training or not self.p:
+            return nn.Dropout.forward(self, x)  # Paddle 2.6 cannot compile super()
+        if self.masks is None:
+            factors = nn.Dropout.forward(self, paddle.ones_like(x).transpose(_TO_NCHW))
+        else:
+            batch, height, width, channels = x.shape
+            factors = _draw_factors(self, self.masks, [batch, channels, height, width]).astype(x.dtype)
+        return x * factors.transpose(_TO_NHWC)
 
 
 class StepMasks:
@@ -129,7 +160,7 @@ class StepMasks:
 def attach_masks(model: nn.Layer, masks: StepMasks) -> None:
     """Makes the random layers of a model read factors from ``masks``."""
     for layer in model.sublayers(include_self=True):
-        if isinstance(layer, DropPath):
+        if isinstance(layer, DropPath | ChannelsLastDropout):
             layer.masks = masks
         elif _is_plain_dropout(layer):
             layer.masks = masks
@@ -154,9 +185,12 @@ def _is_plain_dropout(layer: nn.Layer) -> bool:
 def _dropout(layer: nn.Dropout, x: Tensor) -> Tensor:
     if not layer.training or not layer.p:
         return nn.Dropout.forward(layer, x)
+    return x * _draw_factors(layer, layer.masks, x.shape).astype(x.dtype)
+
+
+def _draw_factors(layer: nn.Dropout, masks: StepMasks, shape: Sequence[int]) -> Tensor:
     scale = None if layer.mode == "upscale_in_train" else 1.0
-    masks: StepMasks = layer.masks
-    return x * masks.draw(x.shape, layer.p, scale).astype(x.dtype)
+    return masks.draw(shape, layer.p, scale)
 
 
 def drop_paths(rate: float, depth: int) -> list[float]:
@@ -167,3 +201,12 @@ def drop_paths(rate: float, depth: int) -> list[float]:
 def dropout(rate: float) -> nn.Layer:
     """Returns a dropout layer. For rate 0, returns the identity, which draws no random numbers."""
     return nn.Dropout(rate) if rate else nn.Identity()
+
+
+def image_dropout(
+    rate: float, data_format: Literal["NCHW", "NHWC"], mode: _DropoutMode = "upscale_in_train"
+) -> nn.Layer:
+    """Returns a dropout layer for feature maps with several pixels. For rate 0, returns the identity."""
+    if data_format == "NCHW" or not rate:
+        return nn.Dropout(rate, mode=mode) if rate else nn.Identity()
+    return ChannelsLastDropout(rate, mode)

@@ -15,7 +15,7 @@ from paddle import ParamAttr, Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.layers.conv_norm import Activation, DataFormat
-from ppcls.arch.layers.drop_path import dropout
+from ppcls.arch.layers.drop_path import dropout, image_dropout
 from ppcls.arch.layers.sequence import ResidualSequence
 from ppcls.arch.layers.transformer import DotProductAttention, linear
 
@@ -146,7 +146,7 @@ class PixelMlp(nn.Layer):  # type: ignore[misc]
         conv = partial(nn.Conv2D, kernel_size=1, weight_attr=attr, data_format=data_format)
         self.add_sublayer(self.names[0], conv(channels, hidden))
         self.add_sublayer(self.names[1], conv(hidden, channels))
-        self.drop = dropout(drop_rate)
+        self.drop = image_dropout(drop_rate, data_format)
         self._act = act
 
     def forward(self, x: Tensor) -> Tensor:
