@@ -19,6 +19,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.errors import UserError
+from ppcls.zoo import ZOO
 
 _STRATEGY = "FLAGS_allocator_strategy"
 
@@ -62,6 +63,8 @@ def choose_step(
     execution = "a compiled model" if isinstance(state.network, CompiledModel) else "operator by operator"
     if settings.fused_kernels is True:
         execution += ", with fused kernels"
+    elif (reason := _fusion_blocker(state, settings, arch)) is not None:
+        execution += f", without fused kernels, because {reason}"
     if settings.recompute:
         execution += ", with recomputed activations"
     if state.sam is not None:
@@ -79,6 +82,21 @@ def choose_step(
     if setting is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set this key to auto or False")
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"
+
+
+def _fusion_blocker(state: TrainState, settings: ExecutionSettings, arch: AnyArch) -> str | None:
+    """Returns why an architecture excludes the fused kernels; None if only settings decide about them.
+
+    Without this line, nobody would notice that `ppcls.engine.autotune` measures nothing for such a model.
+    """
+    undecided = settings.fused_kernels == "auto" and not isinstance(state.network, CompiledModel)
+    supported = state.runtime.device == "gpu" or state.precision.name == "float32"
+    if not undecided or not supported or not arch.single_network or arch.data_format == "NHWC":
+        return None
+    entry = ZOO.get(arch.name)
+    if entry is None:  # a user's own architecture, of which only the user knows whether it supports NHWC
+        return "they need Arch.data_format=NHWC"
+    return f"{arch.name} accepts only images in NCHW" if entry.fixed_input else None
 
 
 def _unmeasured(state: TrainState) -> str | None:

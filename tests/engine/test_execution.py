@@ -19,6 +19,8 @@ from small_net import make_state
 from ppcls.engine import execution
 from ppcls.engine.core import compiled as compiling
 from ppcls.engine.core.compiled import compiles
+from ppcls.engine.core.precision import RoundedBF16
+from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
@@ -30,6 +32,7 @@ from ppcls.runtime.start import Runtime
 from ppcls.weights.files import read_arrays
 
 GPU = Runtime(device="gpu", device_id=0)
+ROUNDED = RoundedBF16(AMP(level="O1", dtype="bfloat16"))
 O2 = {"AMP": {"level": "O2"}, "Arch__data_format": "NHWC"}
 
 
@@ -153,6 +156,40 @@ def test_cuda_graph_with_another_allocator_is_an_error(
         UserError, match="CUDA graphs need FLAGS_allocator_strategy=auto_growth, got naive_best"
     ):
         chosen(make_config("x", Global__cuda_graph=True), replace(make_state(), runtime=GPU))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "state", "reason"),
+    [
+        ({"Arch__name": "resnet18"}, {}, "resnet18 accepts only images in NCHW"),
+        ({"Arch__name": "resnet18"}, {"runtime": GPU}, "resnet18 accepts only images in NCHW"),
+        ({"Arch__name": "resnet18", "Global__fused_kernels": False}, {}, None),
+        (
+            {"Arch__name": "resnet18"},
+            {"precision": RoundedBF16(AMP(level="O1", dtype="bfloat16"))},
+            None,
+        ),  # no oneDNN in any model
+        ({}, {}, None),
+    ],
+)
+def test_choose_step_explains_that_an_architecture_excludes_fused_kernels(
+    make_config: Callable[..., Config], overrides: dict[str, Any], state: dict[str, Any], reason: str | None
+) -> None:
+    run = replace(make_state(), **{"runtime": Runtime(), **state})
+    _, how = chosen(make_config("x", Global__cuda_graph=False, **overrides), run)
+    expected = "" if reason is None else f", without fused kernels, because {reason}"
+    assert how == f"steps: operator by operator{expected}; no CUDA graph (Global.cuda_graph)"
+
+
+def test_choose_step_names_the_layout_that_fused_kernels_need(
+    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("x")
+    monkeypatch.setattr(execution, "ZOO", {})  # as for a user's own architecture
+    _, how = chosen(config, replace(make_state(), runtime=Runtime()))
+    assert "without fused kernels, because they need Arch.data_format=NHWC; no CUDA graph" in how
+    _, how = chosen(make_config("y", Arch__data_format="NHWC"), replace(make_state(), runtime=Runtime()))
+    assert "fused" not in how
 
 
 @pytest.mark.parametrize(
