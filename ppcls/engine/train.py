@@ -304,7 +304,8 @@ def _choose_outcomes(
 def missed_targets(state: TrainState) -> str:
     """Describes the metrics of the last evaluation that are worse than ``Global.target``; "" if none are."""
     metrics = state.progress.metrics
-    specs = {name: spec for spec in state.config.Metric.Eval for name in spec.names}
+    classes = state.config.Arch.class_num
+    specs = {name: spec for spec in state.config.Metric.Eval for name in spec.all_names(classes)}
     missed = []
     for name, target in (state.config.Global.target or {}).items():
         value = metrics.get(name, math.nan)

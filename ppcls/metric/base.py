@@ -52,6 +52,10 @@ class Metric(Component, registry=METRICS):
         """Names of the values that the metric reports, which do not depend on the data."""
         return (self.kind,)
 
+    def all_names(self, classes: int) -> tuple[str, ...]:  # noqa: ARG002 - for metrics with values per class
+        """Returns `names`, and those of the values per class if the metric reports them."""
+        return self.names
+
     def build(self, classes: int, search: Search) -> CountMetric | GatheredMetric:
         """Returns the object that computes the metric.
 

@@ -94,14 +94,18 @@ class PerLabelMetrics(Metric):
         """Names of the three averages."""
         return ("label_precision", "label_recall", "label_f1")
 
+    def all_names(self, classes: int) -> tuple[str, ...]:
+        """Returns the names of the averages and, with ``each``, of the three values of all labels."""
+        per_label = (f"{name}_{k}" for name in self.names for k in range(classes))
+        return (*self.names, *(per_label if self.each else ()))
+
     def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
         """Returns the object that counts correct, predicted and true labels."""
         from ppcls.metric.build import CountMetric, from_logits
         from ppcls.metric.functional.multi_label import label_hits, summarize_labels
 
-        per_label = tuple(f"{name}_{k}" for name in self.names for k in range(classes))
         return CountMetric(
-            (*self.names, *(per_label if self.each else ())),
+            self.all_names(classes),
             3 * classes,
             from_logits(partial(label_hits, threshold=self.threshold)),
             lambda counts, _: summarize_labels(counts, self.each),

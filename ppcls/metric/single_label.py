@@ -123,14 +123,17 @@ class PerClassRecall(Metric):
         """Names of the mean and the minimum."""
         return ("recall_mean", "recall_min")
 
+    def all_names(self, classes: int) -> tuple[str, ...]:
+        """Returns the names of the mean, the minimum and, with ``each``, of the recalls of all classes."""
+        return (*self.names, *(f"recall_{k}" for k in range(classes if self.each else 0)))
+
     def build(self, classes: int, search: Search) -> CountMetric:  # noqa: ARG002
         """Returns the object that counts correct predictions and images per class."""
         from ppcls.metric.build import CountMetric, from_logits
         from ppcls.metric.functional.single_label import class_hits, summarize_recalls
 
-        per_class = tuple(f"recall_{k}" for k in range(classes)) if self.each else ()
         return CountMetric(
-            (*self.names, *per_class),
+            self.all_names(classes),
             2 * classes,
             from_logits(class_hits),
             lambda counts, _: summarize_recalls(counts, self.each),
@@ -155,6 +158,11 @@ class ConfusionMatrix(Metric):
         """Names of the three averages."""
         return ("macro_precision", "macro_recall", "macro_f1")
 
+    def all_names(self, classes: int) -> tuple[str, ...]:
+        """Returns the names of the averages and, with ``each``, of precision and F1 of all classes."""
+        per_class = (f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
+        return (*self.names, *(per_class if self.each else ()))
+
     def problems(self, facts: RunFacts, part: str) -> Iterator[InitErrorDetails]:
         """Yields the conflicts of all metrics, and a matrix that is too large."""
         yield from super().problems(facts, part)
@@ -168,9 +176,8 @@ class ConfusionMatrix(Metric):
         from ppcls.metric.build import CountMetric, from_logits
         from ppcls.metric.functional.single_label import class_precision_and_f1, confusion, macro_averages
 
-        per_class = tuple(f"{name}_{k}" for name in ("precision", "f1") for k in range(classes))
         return CountMetric(
-            (*self.names, *(per_class if self.each else ())),
+            self.all_names(classes),
             classes**2,
             from_logits(confusion),
             lambda counts, _: [

@@ -130,7 +130,11 @@ class Config(Section):
             weightings=tuple(text for loss in self.Loss.Train for text in loss.weightings),
             varying_batches=data.varying_batches,
             semi_supervised=self.SSL is not None,
-            metrics={name: metric.maximum for metric in self.Metric.Eval for name in metric.names},
+            metrics={
+                name: metric.maximum
+                for metric in self.Metric.Eval
+                for name in metric.all_names(arch.class_num)
+            },
             use_multilabel=self.Global.use_multilabel,
             has_ema=self.EMA is not None,
             fits_head=self.LinearHead is not None,

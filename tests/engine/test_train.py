@@ -407,9 +407,25 @@ def test_run_ends_with_an_error_if_the_last_evaluation_misses_the_target(
         run(again, cpu)
 
 
+def test_target_of_one_class(make: Callable[..., Config], cpu: Runtime) -> None:
+    per_class = [{"PerClassRecall": {"each": True}}, {"ConfusionMatrix": {"each": True}}]
+    run(make(Metric__Eval=per_class, Global__target={"recall_0": 0.0, "f1_3": 0.0}), cpu)
+    perfect = {f"recall_{label}": 1.0 for label in range(4)}
+    with pytest.raises(MissedTargetError, match=r"recall_\d is 0\.\d{4}, but Global.target requires"):
+        run(make("missed", Metric__Eval=per_class, Global__target=perfect), cpu)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
+        (
+            {"Metric__Eval": [{"PerClassRecall": {"each": True}}], "Global__target": {"recall_4": 0.5}},
+            "Global.target.recall_4: Metric.Eval does not report it",
+        ),
+        (
+            {"Metric__Eval": [{"PerClassRecall": {}}], "Global__target": {"recall_0": 0.5}},
+            "Global.target.recall_0: Metric.Eval does not report it",
+        ),
         ({"Global__target": {"accuracy": 0.5}}, "Global.target.accuracy: Metric.Eval does not report it"),
         ({"Global__target": {"top1": "high"}}, "Global.target.top1"),
         ({"Global__target": {}}, "Global.target"),

@@ -175,7 +175,9 @@ def test_mean_average_precision_of_no_images_is_nan():
 def test_metrics_per_label_of_any_batches_equal_scikit_learn(sample, size, threshold):
     logits, label = sample
     classes = label.shape[1]
-    metrics = build_metrics((PerLabelMetrics(each=True, threshold=threshold),), classes)
+    spec = PerLabelMetrics(each=True, threshold=threshold)
+    metrics = build_metrics((spec,), classes)
+    assert metrics.names == spec.all_names(classes)
     counts = sum(
         metrics.counts(
             paddle.to_tensor(logits[at : at + size]), paddle.to_tensor(label[at : at + size])
