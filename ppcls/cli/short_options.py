@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ppcls.cli.arguments.hints import Hint, find_hint
 from ppcls.cli.arguments.options import Option, read_options
+from ppcls.commands import command_line, set_keys
 from ppcls.config.base.tree import Tree, mapping_at, node_at
 from ppcls.errors import UserError
 from ppcls.files import real_path
@@ -133,9 +134,14 @@ def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     """Returns the keys of the folder of ``DataLoader.Train``, and of every other data set that has one.
 
     Class names beside the IDX files of a config are those of its data, so they are read from the new folder.
+
+    Raises:
+        UserError: The config reads IDX files, and the folder has class folders instead.
     """
     paths = ["DataLoader.Train", *(path for path in splits(tree) if _has_folder(tree, path))]
     overrides = {key: value for path in paths for key, value in _folder_keys(tree, path, folder).items()}
+    if _reads_idx(tree, "DataLoader.Train"):
+        _check_no_class_folders(overrides, folder, f"`{command_line('train', folder)}` trains on them")
     images = node_at(tree, "DataLoader.Train.dataset.image_file")
     names = node_at(tree, _NAMES)
     if isinstance(images, str) and isinstance(names, str) and Path(images).parent == Path(names).parent:
@@ -170,6 +176,30 @@ def _folder_keys(tree: Tree, path: str, folder: str) -> dict[str, str]:
         plain = file.with_suffix("") if file.suffix == ".gz" else file
         files[key] = str(plain if plain.exists() and not file.exists() else file)
     return files
+
+
+def _check_no_class_folders(files: Mapping[str, str], folder: str, remedy: str) -> None:
+    """Checks that a folder is no image folder, if it lacks the IDX files of a config.
+
+    Args:
+        files: Paths of the IDX files, by their keys.
+        folder: Folder that the user named.
+        remedy: What to do with class folders, for the message.
+
+    Raises:
+        UserError: The folder has class folders, and none of the files.
+    """
+    if any(Path(file).exists() for file in files.values()):
+        return
+    from ppcls.data.index.class_names import join_first  # imports NumPy, which --help does not need
+    from ppcls.recipe.folder_hints import list_filled_classes
+
+    if classes := list_filled_classes(Path(folder)):
+        name = Path(next(iter(files.values()))).name
+        raise UserError(
+            f"{folder}: expected IDX files, which this config reads, such as {name}, found class folders "
+            f"({join_first(classes)}); {remedy}"
+        )
 
 
 def set_model(tree: Tree, model: str) -> dict[str, Any]:
@@ -214,19 +244,34 @@ def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
     """Returns the keys of the image folder of every data set for evaluation.
 
     If a random part of the training folder was kept for evaluation, another folder is evaluated as a whole.
+
+    Raises:
+        UserError: The config reads IDX files, and the folder has class folders instead.
     """
+    overrides: dict[str, Any] = {}
+    for path in _eval_splits(tree):
+        overrides |= _folder_keys(tree, path, folder)
+    if _reads_idx(tree, "DataLoader.Eval"):
+        keys = {f"{_EVAL}.name": "ImageFolderDataset", f"{_EVAL}.image_root": folder}
+        _check_no_class_folders(overrides, folder, f"instead of --data, use {set_keys(keys)}")
+    return overrides | _whole_folder(tree, folder)
+
+
+def _eval_splits(tree: Tree) -> list[str]:
+    return [path for path in splits(tree) if path.startswith("DataLoader.Eval")]
+
+
+def _whole_folder(tree: Tree, folder: str) -> dict[str, Any]:
+    """Returns the keys with which all images of a folder are evaluated, unless it is the training folder."""
     from ppcls.data.index.folders import ImageFolderDataset
 
-    overrides: dict[str, Any] = {}
-    for path in splits(tree):
-        if not path.startswith("DataLoader.Eval"):
-            continue
-        overrides |= _folder_keys(tree, path, folder)
-        part = node_at(tree, f"{path}.dataset.part")
-        if part is not None and is_other_folder(tree, folder):
-            defaults = ImageFolderDataset.model_fields
-            overrides |= {f"{path}.dataset.{key}": defaults[key].default for key in PART_KEYS}
-    return overrides
+    defaults = ImageFolderDataset.model_fields
+    return {
+        f"{path}.dataset.{key}": defaults[key].default
+        for path in _eval_splits(tree)
+        if node_at(tree, f"{path}.dataset.part") is not None and is_other_folder(tree, folder)
+        for key in PART_KEYS
+    }
 
 
 def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
@@ -244,8 +289,7 @@ def part_overrides(texts: Sequence[str], tree: Tree) -> list[Override]:
         return []
     return [
         Override.of_value(key, value, f"-o {_EVAL}.image_root={folder}")
-        for key, value in set_eval_data(tree, folder).items()
-        if key.rpartition(".")[2] in PART_KEYS
+        for key, value in _whole_folder(tree, folder).items()
     ]
 
 

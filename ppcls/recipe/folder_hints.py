@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ppcls.commands import command_line
-from ppcls.data.index.class_folders import METADATA, list_class_folders
+from ppcls.data.index.class_folders import (
+    METADATA,
+    find_class_root,
+    list_class_folders,
+    list_empty_folders,
+)
 from ppcls.errors import UserError, counted
 from ppcls.files import IMAGE_EXTENSIONS, is_system_folder, one_line
 
@@ -69,6 +74,19 @@ def _similar_folder(path: Path) -> Path | None:
     folded = {name.lower(): name for name in names if not is_system_folder(name)}
     near = difflib.get_close_matches(path.name.lower(), folded, n=1, cutoff=0.75)
     return path.parent / folded[near[0]] if near else None
+
+
+def list_filled_classes(folder: Path) -> tuple[str, ...]:
+    """Returns the names of the class folders with images, in ``train`` or ``folder`` itself.
+
+    The tuple is empty if there are none, or if they can't be listed.
+    """
+    try:
+        root = find_class_root(folder, "train")[0]
+        empty = set(list_empty_folders(root, IMAGE_EXTENSIONS))
+        return tuple(name for name in list_class_folders(root) if name not in empty)
+    except (OSError, UserError):
+        return ()
 
 
 def explain_too_few_classes(folder: Path) -> str:

@@ -226,6 +226,31 @@ def test_data_sets_the_folder_of_idx_files(tmp_path: Path, capsys: pytest.Captur
     assert evaluated["Train"] != loader["Train"]
 
 
+@pytest.mark.parametrize("parts", ["", "train val"])
+def test_class_folders_for_a_config_of_idx_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], parts: str
+) -> None:
+    folders = [tmp_path / part / name for part in parts.split() or ["."] for name in ("cat", "dog", "empty")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        if folder.name != "empty":
+            (folder / "0.jpg").touch()
+    arguments = ["-c", str(ROOT / "configs" / "fashion_mnist_wrn.yaml"), "--data", str(tmp_path)]
+    found = f"error: {tmp_path}: expected IDX files, which this config reads, such as "
+    root = "DataLoader.Eval.dataset"
+    for command, file, remedy in (
+        (train, "train-images-idx3-ubyte.gz", f"`ppcls train {tmp_path}` trains on them"),
+        (
+            evaluate,
+            "t10k-images-idx3-ubyte.gz",
+            f"instead of --data, use -o {root}.name=ImageFolderDataset {root}.image_root={tmp_path}",
+        ),
+    ):
+        assert command(arguments) == 2
+        expected = f"{found}{file}, found class folders (cat, dog); {remedy}\n"
+        assert capsys.readouterr().err == expected
+
+
 def sizes_of(config: Any) -> list[Any]:
     """Returns the shape of the model's input and all sizes in the transforms."""
     loader = config["DataLoader"]

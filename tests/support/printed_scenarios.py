@@ -103,6 +103,13 @@ SCENARIOS = {
     "ppcls/cli/shared_options.py: command_line('launch', f'--gpus={gpus[1]}', 'train', 'FOLDER')": Scenario(
         "ppcls train 'my pets' --device 0,1", values={"FOLDER": "'my pets'"}, needs="two GPUs"
     ),
+    "ppcls/cli/short_options.py: command_line('train', folder)": Scenario(
+        "ppcls train -c fashion_mnist_fast --data 'my pets'", f"PRINTED {MODEL}"
+    ),
+    "ppcls/cli/short_options.py: set_keys(keys)": Scenario(
+        "cp -a 'my pets' others; ppcls eval -c fashion_mnist_fast --data others",
+        "ppcls eval -c fashion_mnist_fast PRINTED --print-config",
+    ),
     "ppcls/data/bad_images/lists.py: "
     "set_keys({f'DataLoader.{key}.dataset.on_error': 'skip' for key in strict})": Scenario(
         f"{BROKEN} --output failed", f"ppcls train broken {MODEL} --output skipped PRINTED"
