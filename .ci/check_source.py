@@ -62,10 +62,10 @@ PRIVATE_NAMES = {
         "_is_dtype_fp16_or_bf16"
     ),
     "ppcls/optimizer/paddle_optimizers.py": (
-        "_accumulators _apply_optimize _beta1 _beta1_pow_acc_str _beta2 _beta2_pow_acc_str _coeff "
+        "_accumulators _apply_optimize _beta1 _beta2 _centered _coeff "
         "_create_accumulators _create_global_learning_rate _create_param_lr _epsilon _global_learning_rate "
         "_grad_clip _master_weights _momentum _multi_precision _parameter_list _regularization_coeff "
-        "_regularization_method _rescale_grad _use_nesterov"
+        "_regularization_method _rescale_grad _rho _use_nesterov"
     ),
     "ppcls/report/visualdl.py": "_get_file_writer",
 }

@@ -102,6 +102,11 @@ class FormulaOptimizer(optimizer.Optimizer):  # type: ignore[misc]
         self._multi_precision = False
         self._master_weights: dict[str, Tensor] = {}
 
+    @property
+    def settings(self) -> tuple[float, ...]:
+        """Constants of the formula, in the order of the arguments."""
+        raise NotImplementedError
+
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Updates one weight and its stored tensors in place.
 
@@ -158,6 +163,11 @@ class LarsOptimizer(FormulaOptimizer):
         self._trust = trust
         self._epsilon = epsilon
 
+    @property
+    def settings(self) -> tuple[float, ...]:
+        """Momentum, trust coefficient and epsilon."""
+        return self._momentum, self._trust, self._epsilon
+
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Computes ``v = momentum * v + local_rate * (g + decay * p)`` and ``p -= v``.
 
@@ -190,6 +200,11 @@ class LionOptimizer(FormulaOptimizer):
         super().__init__(**common)
         self._beta1 = beta1
         self._beta2 = beta2
+
+    @property
+    def settings(self) -> tuple[float, ...]:
+        """Both betas."""
+        return self._beta1, self._beta2
 
     def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, *stored: Tensor) -> None:
         """Computes ``p -= rate * (sign(beta1 * m + (1 - beta1) * g) + decay * p)``.
@@ -227,6 +242,11 @@ class ScheduleFreeAdamWOptimizer(FormulaOptimizer):
         self._beta1 = beta1
         self._beta2 = beta2
         self._epsilon = epsilon
+
+    @property
+    def settings(self) -> tuple[float, ...]:
+        """Both betas and epsilon."""
+        return self._beta1, self._beta2, self._epsilon
 
     def average(self, weight: Tensor, spread: Tensor) -> Tensor:
         """Returns ``x``.

@@ -36,7 +36,7 @@ class MomentumRule(NamedTuple):
 
 
 class AdamRule(NamedTuple):
-    """Settings of `paddle.optimizer.AdamW`.
+    """Settings of Paddle's Adam, AdamW and LAMB.
 
     Attributes:
         beta1: Decay of the average of the gradient.
@@ -47,6 +47,22 @@ class AdamRule(NamedTuple):
     beta1: float
     beta2: float
     epsilon: float
+
+
+class RMSPropRule(NamedTuple):
+    """Settings of `paddle.optimizer.RMSProp`.
+
+    Attributes:
+        rho: Decay of the average of the squared gradient.
+        momentum: Factor of the previous velocity.
+        epsilon: Number that is added to the average.
+        centered: Whether the square of the averaged gradient is subtracted.
+    """
+
+    rho: float
+    momentum: float
+    epsilon: float
+    centered: bool
 
 
 def parameters_of(built: optimizer.Optimizer) -> list[Tensor]:
@@ -128,14 +144,14 @@ def momentum_rule(built: optimizer.Optimizer) -> MomentumRule:
     return MomentumRule(built._momentum, built._use_nesterov, built._rescale_grad)
 
 
-def adam_rule(built: optimizer.AdamW) -> AdamRule:
-    """Returns the settings of AdamW."""
-    return AdamRule(built._beta1, built._beta2, built._epsilon)
+def adam_rule(built: optimizer.Optimizer) -> AdamRule:
+    """Returns the settings of Adam, AdamW or LAMB."""
+    return AdamRule(float(built._beta1), float(built._beta2), built._epsilon)
 
 
-def power_kinds(built: optimizer.AdamW) -> tuple[str, str]:
-    """Returns the kinds of the accumulators that hold the powers of both betas."""
-    return built._beta1_pow_acc_str, built._beta2_pow_acc_str
+def rmsprop_rule(built: optimizer.RMSProp) -> RMSPropRule:
+    """Returns the settings of RMSProp."""
+    return RMSPropRule(built._rho, built._momentum, built._epsilon, built._centered)
 
 
 def apply_gradients(built: optimizer.Optimizer, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:

@@ -13,7 +13,8 @@ from paddle.regularizer import L2Decay
 from ppcls.engine.core.flat_buffers import FlatBuffers
 from ppcls.engine.core.gradients import TrialGroup, any_nonfinite
 from ppcls.engine.core.loss_scale import LossScale
-from ppcls.engine.cuda_graph.fused_update import FusedUpdate, supports
+from ppcls.engine.cuda_graph.fused_update import FusedUpdate
+from ppcls.engine.cuda_graph.update_rules import find_rule
 from ppcls.errors import UserError
 from ppcls.optimizer.paddle_optimizers import (
     apply_gradients,
@@ -67,7 +68,8 @@ class FlatGradients:
         self._trial_groups: list[TrialGroup] = []
         self._momentum: FusedMomentum | None = None
         self._update: FusedUpdate | None = None
-        self.fused = kernels and supports(optimizer)
+        rule = find_rule(optimizer) if kernels else None
+        self.fused = rule is not None
         fusible = is_fusible(optimizer)
         if self.fused or fusible or trials:
             if loss_scale is None:
@@ -76,8 +78,8 @@ class FlatGradients:
             else:
                 state = loss_scale.snapshot(optimizer).flat
             windows = (state.window, self._total.window)
-            if self.fused:
-                self._update = FusedUpdate(optimizer, *windows, self._total.buffers)
+            if rule is not None:
+                self._update = FusedUpdate(optimizer, rule, *windows, self._total.buffers)
             elif fusible:
                 self._momentum = FusedMomentum(optimizer, *windows)
             if trials:

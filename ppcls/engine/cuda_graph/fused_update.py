@@ -1,6 +1,6 @@
-"""Updates flat weights with AdamW, SGD or Momentum, in one kernel per group of weights with equal settings.
+"""Updates flat weights in one to three kernels per group of weights with equal settings.
 
-A kernel also divides the gradients by the loss scale, clips them to a global norm, and changes nothing after
+The kernels also divide the gradients by the loss scale, clip them to a global norm, and change nothing after
 an overflow. Paddle needs an operator per weight for the update alone, and separate passes over all gradients
 and over the optimizer's state for the rest.
 """
@@ -9,53 +9,30 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import paddle
-from paddle import Tensor, nn, optimizer
-from paddle.regularizer import L2Decay
+from paddle import Tensor, optimizer
 
 from ppcls.arch.fused.cuda import Kernels, address, kernels, vector_length
-from ppcls.optimizer.functional import AdamWPerParameter
+from ppcls.engine.core.flat_buffers import ALIGNMENT
+from ppcls.engine.cuda_graph.update_rules import KernelLaunch, Rule, Work
 from ppcls.optimizer.paddle_optimizers import (
-    adam_rule,
     clipping_of,
     coefficient_of,
     learning_rate_tensor,
     master_weights_of,
-    momentum_rule,
     optimizer_decay,
-    power_kinds,
 )
-from ppcls.optimizer.state import accumulators, trained, treatment
+from ppcls.optimizer.state import trained, treatment
 
 _THREADS = 256  # threads per block; the same number as THREADS in update.cu
+_PARTS = 16  # blocks per weight in kernels that need its norm; the same number as PARTS in update.cu
 _BLOCKS_PER_MULTIPROCESSOR = 8
 _SOURCE = "update.cu"
 
 GetWindow = Callable[[int, int], Tensor]
-
-
-def supports(candidate: optimizer.Optimizer) -> bool:
-    """Returns whether `FusedUpdate` can replace the update of an optimizer."""
-    clip = clipping_of(candidate)
-    weights = trained(candidate)
-    decays = [weight.regularizer for weight in weights]
-    return (
-        type(candidate) in (optimizer.SGD, optimizer.Momentum, AdamWPerParameter)
-        and (clip is None or type(clip) is nn.ClipGradByGlobalNorm)
-        and (clip is None or all(weight.need_clip for weight in weights))
-        and (candidate.regularization is None or isinstance(candidate.regularization, L2Decay))
-        and all(decay is None or isinstance(decay, L2Decay) for decay in decays)
-        and not (isinstance(candidate, AdamWPerParameter) and not _equal_powers(candidate))
-    )
-
-
-def _equal_powers(adamw: optimizer.AdamW) -> bool:
-    """Returns whether all weights had the same number of updates."""
-    return all(len({power.item() for power in accumulators(adamw, kind)}) == 1 for kind in power_kinds(adamw))
 
 
 @dataclass(frozen=True)
@@ -66,24 +43,31 @@ class _Group:
         weight: Weights, flat.
         master: Their float32 values if the weights are in half precision, else None.
         gradient: Gradients, flat.
-        moments: Flat accumulators with the shapes of the weights.
+        stored: Flat stored tensors with the shapes of the weights, then flat stored numbers of each weight.
         factor: Factor of the learning rate.
         decay: Weight decay.
+        starts: Position of each weight in ``weight`` in vectors, [weights] int32; None without norms.
+        sizes: Size of each weight in vectors, [weights] int32; None without norms.
+        partial: Memory for sums of the kernels that need norms, [weights, parts, 2]; None without norms.
     """
 
     weight: Tensor
     master: Tensor | None
     gradient: Tensor
-    moments: tuple[Tensor, ...]
+    stored: tuple[Tensor, ...]
     factor: float
     decay: float
+    starts: Tensor | None = None
+    sizes: Tensor | None = None
+    partial: Tensor | None = None
 
 
 class FusedUpdate:
-    """The update of an optimizer that `supports` accepts.
+    """The update of an optimizer that has a rule.
 
     Args:
         optimizer: Optimizer whose update this replaces.
+        rule: Result of `find_rule`.
         state: Function that returns the memory of consecutive tensors of
             `ppcls.optimizer.state.changed_by_step`, from the first to the last index.
         gradients: Function that returns the memory of the gradients of consecutive weights of
@@ -94,11 +78,14 @@ class FusedUpdate:
     def __init__(
         self,
         optimizer: optimizer.Optimizer,
+        rule: Rule,
         state: GetWindow,
         gradients: GetWindow,
         buffers: Sequence[Tensor],
     ) -> None:
         self._optimizer = optimizer
+        self._rule = rule
+        self._launches = rule.launches(optimizer)
         self._rate = learning_rate_tensor(optimizer)
         clip = clipping_of(optimizer)
         self._most = 0.0 if clip is None else float(clip.clip_norm)
@@ -107,7 +94,6 @@ class FusedUpdate:
         self._multiplier = paddle.ones([1])
         self._overflow = paddle.zeros([1], "bool")
         self._groups: list[_Group] = []
-        self._powers: tuple[Tensor, ...] = ()
         self._make_groups(state, gradients)
 
     def _make_groups(self, state: GetWindow, gradients: GetWindow) -> None:
@@ -116,36 +102,31 @@ class FusedUpdate:
         halves = [place for place, weight in enumerate(weights) if weight.name in masters]
         count = len(weights)
         start = count + len(halves)  # index of the first accumulator
-        moments = 0
-        if isinstance(self._optimizer, optimizer.Momentum):
-            moments = 1
-        elif isinstance(self._optimizer, optimizer.AdamW):
-            moments = 2
-            first = start + moments * count
-            self._powers = (state(first, first + count - 1), state(first + count, first + 2 * count - 1))
-        for _, group in groupby(range(count), lambda place: treatment(weights[place])):
-            places = list(group)
+        with_norms = any(launch.work is Work.TENSORS for launch in self._launches)
+        for _, members in groupby(range(count), lambda place: treatment(weights[place])):
+            places = list(members)
             first = places[0]
             last = places[-1]
             master = None
             if first in halves:
                 index = count + halves.index(first)
                 master = state(index, index + last - first)
-            kinds = [start + kind * count for kind in range(moments)]
-            self._groups.append(
-                _Group(
-                    state(first, last),
-                    master,
-                    gradients(first, last),
-                    tuple(state(kind + first, kind + last) for kind in kinds),
-                    weights[first].optimize_attr["learning_rate"],
-                    self._decay(weights[first]),
-                )
+            kinds = [start + kind * count for kind in range(self._rule.kinds + self._rule.numbers)]
+            group = _Group(
+                state(first, last),
+                master,
+                gradients(first, last),
+                tuple(state(kind + first, kind + last) for kind in kinds),
+                weights[first].optimize_attr["learning_rate"],
+                self._decay(weights[first]),
             )
+            if with_norms:
+                group = _with_norms(group, [weights[place] for place in places])
+            self._groups.append(group)
 
     def _decay(self, weight: Tensor) -> float:
-        if isinstance(self._optimizer, AdamWPerParameter):
-            return float(self._optimizer.decays[weight.name])
+        if (decays := getattr(self._optimizer, "decays", None)) is not None:
+            return float(decays[weight.name])
         # A regularizer of the weight takes precedence over the regularization of the optimizer.
         if weight.regularizer is not None:
             return coefficient_of(weight.regularizer)
@@ -164,11 +145,8 @@ class FusedUpdate:
         self._measure(scale)
         overflow = address(None if scale is None else self._overflow)
         for group in self._groups:
-            self._update(group, overflow)
-        if self._powers:
-            betas = adam_rule(self._optimizer)[:2]
-            for powers, beta in zip(self._powers, map(ctypes.c_float, betas), strict=True):
-                self._launch("advance_powers", powers.size, None, address(powers), overflow, beta)
+            for launch in self._launches:
+                self._launch(launch, group, overflow)
         return self._overflow
 
     def _measure(self, scale: Tensor | None) -> None:
@@ -187,33 +165,30 @@ class FusedUpdate:
         results = address(self._multiplier), address(self._overflow)
         self._any_kernels().launch("finish_squares", (1, 1), (_THREADS, 1), *operands, *results)
 
-    def _update(self, group: _Group, overflow: ctypes.c_void_p) -> None:
-        tensors = [address(tensor) for tensor in (group.weight, group.master, group.gradient)]
-        tensors += [address(moment) for moment in group.moments]
-        shared = (address(self._rate), address(self._multiplier), overflow, ctypes.c_float(group.factor))
-        decay = ctypes.c_float(group.decay)
-        update = self._optimizer
-        count = self._vectors(group.weight)
+    def _launch(self, launch: KernelLaunch, group: _Group, overflow: ctypes.c_void_p) -> None:
+        tensors = [address(tensor) for tensor in group.stored]
+        if launch.work is Work.NUMBERS:
+            tensors = tensors[self._rule.kinds :]
+        else:
+            missing = [address(None)] * self._rule.missing
+            weights = [address(tensor) for tensor in (group.weight, group.master, group.gradient)]
+            tensors = [*weights, *tensors, *missing]
+        shared = (address(self._rate), address(self._multiplier), overflow)
+        settings = map(ctypes.c_float, (group.factor, group.decay, *launch.settings))
+        operands = (*tensors, *shared, *settings)
         dtype = group.weight.dtype
-        if isinstance(update, optimizer.AdamW):
-            powers = map(address, self._powers)
-            rule = map(ctypes.c_float, adam_rule(update))
-            operands = (*tensors, *powers, *shared, *rule, decay)
-            self._launch("adamw", count, dtype, *operands)
+        library = self._kernels[dtype]
+        if launch.work is Work.TENSORS:
+            assert group.partial is not None
+            rows = [address(tensor) for tensor in (group.partial, group.starts, group.sizes)]
+            grid = (_PARTS, group.partial.shape[0])
+            library.launch(launch.kernel, grid, (_THREADS, 1), *operands, *rows)
             return
-        settings = momentum_rule(update)
-        momentum = ctypes.c_float(settings.momentum)
-        nesterov = ctypes.c_int(settings.nesterov)
-        if not group.moments:
-            tensors.append(address(None))
-        operands = (*tensors, *shared, momentum, decay, nesterov)
-        self._launch("momentum", count, dtype, *operands)
-
-    def _launch(self, kernel: str, count: int, dtype: paddle.dtype | None, *arguments: Any) -> None:
-        """Launches a kernel for ``count`` vectors of a dtype, or numbers if ``dtype`` is None."""
-        library = self._any_kernels() if dtype is None else self._kernels[dtype]
-        grid = (self._grid(count, dtype or self._buffers[0].dtype), 1)
-        library.launch(kernel, grid, (_THREADS, 1), *arguments, ctypes.c_int(count))
+        count = self._vectors(group.weight)
+        if launch.work is Work.NUMBERS:
+            count = int(group.stored[-1].size)
+        grid = (self._grid(count, dtype), 1)
+        library.launch(launch.kernel, grid, (_THREADS, 1), *operands, ctypes.c_int(count))
 
     def _any_kernels(self) -> Kernels:
         return self._kernels[self._buffers[0].dtype]
@@ -226,3 +201,20 @@ class FusedUpdate:
     def _vectors(flat: Tensor) -> int:
         """Returns the number of vectors of flat memory. Padding follows a last vector that is not full."""
         return -(-int(flat.size) // vector_length(flat.dtype))
+
+
+def _with_norms(group: _Group, weights: Sequence[Tensor]) -> _Group:
+    """Returns a group with the places of its weights, and memory for their norms."""
+    length = vector_length(group.weight.dtype)
+    starts = []
+    start = 0
+    for weight in weights:
+        starts.append(start // length)
+        start += weight.size + -weight.size % ALIGNMENT
+    sizes = [-(-weight.size // length) for weight in weights]
+    return replace(
+        group,
+        starts=paddle.to_tensor(starts, "int32"),
+        sizes=paddle.to_tensor(sizes, "int32"),
+        partial=paddle.zeros([len(weights), _PARTS, 2]),
+    )

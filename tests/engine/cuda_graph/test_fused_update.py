@@ -13,7 +13,8 @@ from paddle.regularizer import L2Decay
 
 from ppcls.engine.core.flat_buffers import FlatBuffers
 from ppcls.engine.cuda_graph import fused_update as module
-from ppcls.engine.cuda_graph.fused_update import FusedUpdate, supports
+from ppcls.engine.cuda_graph.fused_update import FusedUpdate
+from ppcls.engine.cuda_graph.update_rules import find_rule
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.state import changed_by_step, optimizer_state, trained
 from ppcls.registry import OPTIMIZERS
@@ -36,6 +37,44 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "Nesterov clipped": {"name": "Momentum", "use_nesterov": True, "clip_norm": 0.5},
     "SGD": {"name": "SGD", "regularizer": {"name": "L2", "coeff": 0.1}},
+    "Adam": {"name": "Adam"},
+    "Adam by name": {
+        "name": "Adam",
+        "regularizer": {"name": "L2", "coeff": 0.1},
+        "by_name": [{"pattern": "0.*", "lr_mult": 3, "decay_mult": 0.0}],
+    },
+    "RMSProp": {"name": "RMSProp", "momentum": 0.9, "regularizer": {"name": "L2", "coeff": 0.1}},
+    "RMSProp clipped": {"name": "RMSProp", "clip_norm": 0.5},
+    "Lamb": {"name": "Lamb", "weight_decay": 0.1},
+    "Lamb by name": {
+        "name": "Lamb",
+        "weight_decay": 0.1,
+        "clip_norm": 1.0,
+        "one_dim_param_no_weight_decay": True,
+        "by_name": [{"pattern": "1.*", "lr_mult": 3, "decay_mult": 0.5}],
+    },
+    "LARS": {"name": "LARS", "lars_coeff": 0.1},
+    "LARS by name": {
+        "name": "LARS",
+        "weight_decay": 0.1,
+        "lars_coeff": 0.1,
+        "epsilon": 0.01,
+        "one_dim_param_no_weight_decay": True,
+        "by_name": [{"pattern": "1.*", "lr_mult": 3, "decay_mult": 0.5}],
+    },
+    "Lion": {"name": "Lion", "weight_decay": 0.1},
+    "Lion by name": {
+        "name": "Lion",
+        "weight_decay": 0.1,
+        "by_name": [{"pattern": "1.*", "lr_mult": 3, "decay_mult": 0.0}],
+    },
+    "ScheduleFreeAdamW": {"name": "ScheduleFreeAdamW", "weight_decay": 0.1},
+    "ScheduleFreeAdamW by name": {
+        "name": "ScheduleFreeAdamW",
+        "weight_decay": 0.1,
+        "clip_norm": 1.0,
+        "by_name": [{"pattern": "1.*", "lr_mult": 3, "decay_mult": 0.0}],
+    },
 }
 
 
@@ -55,11 +94,12 @@ def make(kind: str) -> tuple[nn.Layer, optimizer.Optimizer]:
 
 
 def fuse(built: optimizer.Optimizer) -> tuple[FusedUpdate, FlatBuffers]:
-    assert supports(built)
+    rule = find_rule(built)
+    assert rule is not None
     state = FlatBuffers(changed_by_step(built))
     state.adopt()
     gradients = FlatBuffers(trained(built))
-    return FusedUpdate(built, state.window, gradients.window, gradients.buffers), gradients
+    return FusedUpdate(built, rule, state.window, gradients.window, gradients.buffers), gradients
 
 
 def draw(weights: list[Tensor], seed: int) -> list[Tensor]:
@@ -92,7 +132,7 @@ def test_fused_update_matches_paddle(kind: str, scale: float | None) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
-@pytest.mark.parametrize("kind", ["AdamW", "Momentum", "SGD"])
+@pytest.mark.parametrize("kind", SPECS)
 def test_fused_update_overflow_changes_nothing(kind: str, value: float) -> None:
     model, built = make(kind)
     update, gradients = fuse(built)
@@ -120,7 +160,7 @@ def test_fused_update_without_loss_scale_applies_and_reports_nonfinite_gradients
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["AdamW", "Momentum"])
+@pytest.mark.parametrize("kind", SPECS)
 def test_fused_update_matches_paddle_in_half_precision(kind: str) -> None:
     runs = []
     for _ in range(2):
@@ -140,20 +180,46 @@ def test_fused_update_matches_paddle_in_half_precision(kind: str) -> None:
         np.testing.assert_allclose(masters[key].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_supports_rejects_other_updates() -> None:
+@pytest.mark.parametrize("kind", ["Lamb", "LARS", "Lion", "RMSProp", "ScheduleFreeAdamW", "Adam"])
+def test_fused_update_matches_paddle_for_zeros(kind: str) -> None:
+    """Norms of 0, and the zeros that fill the space between weights."""
+    (model, fused), (other, plain) = make(kind), make(kind)
+    for network in (model, other):
+        network[1].weight.set_value(paddle.zeros_like(network[1].weight))
+    update, gradients = fuse(fused)
+    values = draw(trained(fused), 1)
+    values[0].fill_(0.0)
+    gradients.fill(values)
+    with paddle.no_grad():
+        update(None)
+        plain._apply_optimize(None, None, list(zip(trained(plain), values, strict=True)))
+    assert_states_close(dict(model.named_parameters()), dict(other.named_parameters()))
+    assert_states_close(optimizer_state(fused, model), optimizer_state(plain, other))
+
+
+def test_all_optimizers_but_muon_have_a_rule() -> None:
+    for name in OPTIMIZERS:
+        spec = OPTIMIZERS[name].model_validate({"lr": RATE})
+        built = build_optimizer(spec, nn.Linear(2, 2))
+        assert (find_rule(built) is None) == (name == "Muon"), name
+
+
+def test_other_settings_have_no_rule() -> None:
     weights = nn.Linear(2, 2).parameters()
     clip = nn.ClipGradByValue(1.0)
-    assert supports(optimizer.Momentum(0.1, 0.9, weights))
-    assert not supports(optimizer.Momentum(0.1, 0.9, weights, grad_clip=clip))
-    assert not supports(optimizer.AdamW(0.1, parameters=weights))  # with one decay for all weights
-    assert not supports(optimizer.Lamb(0.1, parameters=weights))
-    assert supports(optimizer.SGD(0.1, weights, weight_decay=L2Decay(0.1)))
-    assert not supports(optimizer.SGD(0.1, weights, weight_decay=paddle.regularizer.L1Decay(0.1)))
+    assert find_rule(optimizer.Momentum(0.1, 0.9, weights)) is not None
+    assert find_rule(optimizer.Momentum(0.1, 0.9, weights, grad_clip=clip)) is None
+    assert find_rule(optimizer.AdamW(0.1, parameters=weights)) is None  # with one decay for all weights
+    assert find_rule(optimizer.Lamb(0.1, parameters=weights)) is None
+    assert find_rule(optimizer.RMSProp(0.1, centered=True, parameters=weights)) is None
+    assert find_rule(optimizer.SGD(0.1, weights, weight_decay=L2Decay(0.1))) is not None
+    assert find_rule(optimizer.SGD(0.1, weights, weight_decay=paddle.regularizer.L1Decay(0.1))) is None
 
 
-def test_supports_rejects_weights_with_different_numbers_of_updates() -> None:
-    _, built = make("AdamW")
-    assert supports(built)
-    powers = built._accumulators[built._beta1_pow_acc_str]
-    next(iter(powers.values())).fill_(0.5)
-    assert not supports(built)
+@pytest.mark.parametrize("kind", ["AdamW", "Lamb", "ScheduleFreeAdamW"])
+def test_weights_with_different_numbers_of_updates_have_no_rule(kind: str) -> None:
+    model, built = make(kind)
+    assert find_rule(built) is not None
+    numbers = [value for value in optimizer_state(built, model).values() if value.shape == [1]]
+    numbers[0].fill_(0.5)
+    assert find_rule(built) is None
