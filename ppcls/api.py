@@ -17,6 +17,7 @@ from ppcls.config.base.problems import show
 from ppcls.deploy.models.source import find_weights
 from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
 from ppcls.engine.autotune.decoding import choose_decoder
+from ppcls.engine.autotune.record import choose_inference, training_settings
 from ppcls.engine.core.hooks import RunHook
 from ppcls.errors import UserError, counted
 from ppcls.files import create_output_dir
@@ -156,7 +157,7 @@ def fit(
         checkpoint = _resumed_checkpoint(config.Global, output_dir)
         config = choose_decoder(autotune(config, checkpoint), checkpoint)
     start = session.dedicated if own_process else session.embedded
-    with start(config.Global, output_dir) as runtime:
+    with start(training_settings(config.Global, config.Global.autotuned), output_dir) as runtime:
         from ppcls.engine.recording import Recording
         from ppcls.engine.train import train
         from ppcls.report.jsonlines import as_dict, read_history
@@ -235,9 +236,8 @@ def evaluate(
         if runtime.is_main:
             warn_of_labels(notes)
         precision = build_precision(config.AMP, runtime.device)
-        layers = InferenceLayers.choose(
-            config.Arch, config.Global.fused_kernels, runtime.device, precision.name
-        )
+        kernels, data_format = choose_inference(config.Global)
+        layers = InferenceLayers.choose(config.Arch, kernels, runtime.device, precision.name, data_format)
         model = _load_model(layers.arch, config.Loss.Train, weights)
         precision.prepare(model, None)
         layers.apply(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from paddle import Tensor, nn
+from paddle import nn
 
 from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.fused import layers
@@ -42,13 +42,14 @@ class InferenceLayers:
     """How a network that is not trained is built, and which layers it uses.
 
     On a CPU in float32, it uses oneDNN's layers, which are several times as fast as Paddle's (see
-    docs/measurements/cpu.md). Convolutions need images in NHWC. So the network is built for NHWC, and
-    converts its input, which is small. Its parameters and outputs do not depend on the layout.
+    docs/measurements/cpu.md), unless a measurement before the training found Paddle's layers faster.
+    Convolutions of oneDNN need images in NHWC. So the network is built for the faster layout, and converts
+    its input, which is small. Its parameters and outputs do not depend on the layout.
 
     Attributes:
         arch: Section of the model to build.
         fuses: Whether to use oneDNN's layers.
-        converts: Whether the network is built for NHWC, although its images are in NCHW.
+        converts: Whether the network is built for the other layout than that of its images.
     """
 
     arch: AnyArch
@@ -62,6 +63,7 @@ class InferenceLayers:
         fused_kernels: Literal["auto", True, False],
         device: Literal["cpu", "gpu"],
         number_format: str,
+        data_format: Literal["NCHW", "NHWC"] | None = None,
     ) -> InferenceLayers:
         """Returns the layers for a model.
 
@@ -70,10 +72,15 @@ class InferenceLayers:
             fused_kernels: ``Global.fused_kernels``; False for Paddle's layers.
             device: Device of the model.
             number_format: Name of its `Precision`.
+            data_format: Layout in which Paddle's layers are faster; None to keep that of the model.
         """
         unchanged = cls(arch, False, False)
-        if fused_kernels is False or device != "cpu" or number_format != "float32":
+        if device != "cpu" or number_format != "float32":
             return unchanged
+        if fused_kernels is False:
+            if data_format in (None, arch.data_format):
+                return unchanged
+            return cls(arch.with_data_format(data_format), False, True)
         try:
             library()
         except KernelsUnavailableError as error:
@@ -94,12 +101,8 @@ class InferenceLayers:
             constant: Whether the weights do not change after the first forward pass. Small batches are then
                 faster, and the weights of convolutions are in memory twice.
         """
-        if not self.fuses:
-            return
-        cpu_layers.fuse(model, constant=constant)
+        if self.fuses:
+            cpu_layers.fuse(model, constant=constant)
         if self.converts:
-            model.register_forward_pre_hook(_to_nhwc)
-
-
-def _to_nhwc(_model: nn.Layer, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return inputs[0].transpose([0, 2, 3, 1]), *inputs[1:]
+            axes = [0, 2, 3, 1] if self.arch.data_format == "NHWC" else [0, 3, 1, 2]
+            model.register_forward_pre_hook(lambda _model, inputs: (inputs[0].transpose(axes), *inputs[1:]))

@@ -454,6 +454,7 @@ def _plan(options: TrainOptions, seconds: float) -> Config | None:
     from ppcls.cli.short_options import set_image_size
     from ppcls.config.base.overrides import Override
     from ppcls.engine.autotune.autotune import autotune, choose_cpu_kernels
+    from ppcls.engine.autotune.record import training_settings
     from ppcls.recipe.load import load_config
     from ppcls.recipe.warmup import WARMUP, fit_warmup
     from ppcls.runtime.launch import check_single_process
@@ -475,7 +476,7 @@ def _plan(options: TrainOptions, seconds: float) -> Config | None:
         settings = config.Global.model_copy(update={"cpu_threads": choose_threads(config.Global.cpu_threads)})
         config = config.model_copy(update={"Global": settings})
     with interruptible():
-        runtime = start(config.Global)
+        runtime = start(training_settings(config.Global, config.Global.autotuned))
         if runtime.device == "cpu":
             way = choose_cpu_kernels(config.Global, config.Global, config.Arch, config.AMP)
             if way is not None:

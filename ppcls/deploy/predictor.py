@@ -22,6 +22,7 @@ from ppcls.deploy.models.programs.onnx_file import check_onnx
 from ppcls.deploy.models.programs.openvino_file import check_openvino
 from ppcls.deploy.models.slices import SLICE, SlicedModel
 from ppcls.deploy.models.source import ModelSource, find_source, source_of_config
+from ppcls.engine.autotune.record import choose_inference
 from ppcls.errors import UserError
 from ppcls.files.urls import naming_addresses
 from ppcls.postprocess.results import Classification, Embedding, Prediction
@@ -338,9 +339,8 @@ def _load(source: ModelSource, runtime: Runtime | None) -> tuple[InferenceModel,
         from ppcls.engine.core.precision import build_precision
 
         precision = build_precision(config.AMP, runtime.device)
-        layers = InferenceLayers.choose(
-            config.Arch, config.Global.fused_kernels, runtime.device, precision.name
-        )
+        kernels, data_format = choose_inference(config.Global)
+        layers = InferenceLayers.choose(config.Arch, kernels, runtime.device, precision.name, data_format)
         network = load_network(layers.arch, config.Loss.Train, source.file)
         layers.apply(network, constant=True)
         description = source.description_on(runtime.device)

@@ -35,6 +35,8 @@ from ppcls.recipe.warmup import fit_warmup
 from ppcls.registry import import_user_module, suggest
 
 AnySection = TypeVar("AnySection", bound=Section)
+# Overrides of these keys are preferred to what was measured with other values.
+_TUNED = frozenset({"Arch.name", "Arch.data_format", "Global.fused_kernels"})
 _INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout, this is a link to configs/
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't contain
 
@@ -109,6 +111,8 @@ class ConfigSource:
             ConfigError: The config is invalid. The message lists all problems.
         """
         self._check_texts()
+        if not _TUNED.isdisjoint(self.origins):
+            mapping_at(self.tree, "Global").pop("autotuned", None)
         if reason := describe_other_file(self.tree):
             raise self._error([reason])
         _import_modules(self.tree)

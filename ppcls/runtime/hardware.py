@@ -46,6 +46,11 @@ def _cpu_quota(*files: Path) -> float:
         return math.inf
 
 
+def physical_cores() -> int:
+    """Returns the number of physical CPU cores that this process can use; hyperthreads share one."""
+    return min(usable_cores(), len({_first_sibling(core) for core in os.sched_getaffinity(0)}))
+
+
 def idle_cores(seconds: float = 0.2) -> int:
     """Returns the number of usable CPU cores that other programs leave idle, at least 1.
 

@@ -128,7 +128,7 @@ def import_with(
 
 def describe_early_import() -> PaddleImport:
     """Returns the settings of a Paddle that was imported before the first run and set OMP_NUM_THREADS."""
-    return PaddleImport(_omp_threads() or 1, deterministic=DETERMINISTIC.items() <= os.environ.items())
+    return PaddleImport(omp_threads() or 1, deterministic=DETERMINISTIC.items() <= os.environ.items())
 
 
 def import_paddle() -> None:
@@ -223,7 +223,7 @@ def set_threads(requested: int | None, cores: int, launched: bool) -> int:
         cores: Number of CPU cores of this process.
         launched: Whether the launcher started this process.
     """
-    current = _omp_threads()
+    current = omp_threads()
     if requested is None and current is not None and not (launched and current == 1):
         return current
     threads = requested or cores
@@ -241,12 +241,13 @@ def choose_threads(requested: int | None) -> int | None:
         requested: ``Global.cpu_threads``, which is returned if it is set. None is returned if OMP_NUM_THREADS
             is set.
     """
-    if requested is not None or _omp_threads() is not None:
+    if requested is not None or omp_threads() is not None:
         return requested
     return idle_cores()
 
 
-def _omp_threads() -> int | None:
+def omp_threads() -> int | None:
+    """Returns the value of OMP_NUM_THREADS; None if it is not set or invalid."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else None
 

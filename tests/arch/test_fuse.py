@@ -199,6 +199,21 @@ def test_other_models_keep_their_layers(
     assert not any("forward" in vars(layer) for layer in model.sublayers())
 
 
+def test_measured_layers_of_paddle_have_their_own_layout() -> None:
+    arch = arch_of("ResNet18", data_format="NHWC")
+    layers = InferenceLayers.choose(arch, False, "cpu", "float32", "NCHW")
+    assert (layers.arch.data_format, layers.fuses, layers.converts) == ("NCHW", False, True)
+    model = arch.build()
+    twin = layers.arch.build()
+    twin.set_state_dict(model.state_dict())
+    layers.apply(twin)
+    for network in (model, twin):
+        network.eval()
+    images = random_images(1, 2, 32).transpose([0, 2, 3, 1])
+    assert_same(logits(twin, images), logits(model, images))
+    assert InferenceLayers.choose(arch, False, "cpu", "float32", "NHWC").arch == arch
+
+
 class Custom(nn.Layer):  # type: ignore[misc]
     """A user's architecture, which supports only NCHW."""
 

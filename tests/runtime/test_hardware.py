@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppcls.errors import UserError
+from ppcls.runtime import hardware
 from ppcls.runtime.hardware import (
     Card,
     CardLoad,
@@ -21,6 +22,7 @@ from ppcls.runtime.hardware import (
     divide_cores,
     find_card,
     interface_of,
+    physical_cores,
     read_driver,
     read_machine_id,
     usable_cores,
@@ -30,6 +32,14 @@ from ppcls.runtime.hardware import (
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(("usable", "cores"), [(8, 4), (3, 3)])
+def test_hyperthreads_share_physical_cores(monkeypatch: pytest.MonkeyPatch, usable: int, cores: int) -> None:
+    monkeypatch.setattr(hardware, "usable_cores", lambda: usable)
+    monkeypatch.setattr(hardware, "_first_sibling", lambda core: core % 4)
+    assert physical_cores() == cores
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -1,10 +1,13 @@
 """Chooses how a run executes its training steps: layout, CUDA graph, compilation and fused kernels.
 
 Before a long run, each way to execute steps is measured: a separate process trains the run's model on one
-synthetic batch. A way is rejected if its losses differ from those of the first way, the reference. The choice
-is cached, so that each combination of model, batch, precision, machine and version is measured only once.
+synthetic batch, and evaluates it. A way is rejected if its losses differ from those of the first way, the
+reference. The choice is cached, so that each combination of model, batch, precision, share of evaluations,
+machine and version is measured only once.
 
 Decisions:
+- The fastest way is the one with the shortest training and evaluations together. Predictions with a
+  checkpoint use the way with the fastest inference; see `ppcls.engine.autotune.record`.
 - A resumed run repeats the choice of its checkpoint, whose config contains it. Another choice would add in
   another order, so the weights would differ from those of a run without interruption.
 - In float32, a difference of the losses is accepted if tiny changes of the images have an effect of the same
@@ -12,34 +15,33 @@ Decisions:
   several percent after a few updates: MobileNetV2 with 16 images of 64 pixels by 3.7 % at the third update,
   as much as Paddle's operators in float32 and in float64.
 - On a CPU, a short run ignores the cache. Otherwise, its result would depend on which runs were before it.
-- On a CPU, only the fused kernels are measured. Compiled steps without oneDNN are not faster, and with oneDNN
-  they fail in Paddle 3.3.1 (docs/measurements/cpu.md).
+- On a CPU, only the fused kernels and the number of threads are measured. Compiled steps without oneDNN are
+  not faster, and with oneDNN they fail in Paddle 3.3.1 (docs/measurements/cpu.md).
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ppcls.arch.distillation_model import AnyArch
-from ppcls.config.base.section import Section
 from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.data.section import Split
-from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
+from ppcls.engine.autotune.processes import MeasuringProcess, Sample, worker_command
+from ppcls.engine.autotune.ways import WAYS, Criteria, Execution, choose, log
 from ppcls.engine.autotune.worthwhile import estimate_update, saves_time
-from ppcls.engine.core.settings import AMP, EngineSettings, ExecutionSettings, TrainingSettings
-from ppcls.errors import UserError, counted
-from ppcls.files import print_error, read_regular, write_text
+from ppcls.engine.core.settings import AMP, Autotuned, EngineSettings, ExecutionSettings, TrainingSettings
+from ppcls.errors import UserError
+from ppcls.files import read_regular, write_text
 from ppcls.files.temporary import temporary_folder
-from ppcls.runtime.hardware import Card, read_cpu_model, usable_cores
+from ppcls.runtime.hardware import Card, physical_cores, read_cpu_model, usable_cores
 from ppcls.runtime.launch import local_processes, read_launch
+from ppcls.runtime.paddle_import import omp_threads
 from ppcls.runtime.settings import RuntimeSettings
 from ppcls.runtime.start import selected_card
 from ppcls.version import __version__
@@ -60,53 +62,6 @@ _CPU_PLAN = {"warm_up": 2, "settle": 0.0, "seconds": 1.0, "steps": 4}
 _TIMEOUT = 180.0  # seconds per way
 _TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}  # relative difference of the loss
 _NOISE = 1e-5  # largest change of a pixel, whose range is -1 to 1, that shows how losses depend on rounding
-_NOISE_MARGIN = 10.0  # largest accepted difference of the losses, relative to the effect of `_NOISE`
-_MEMORY_SHARE = 0.8  # share of the GPU's memory that steps may use; the rest is for images and evaluation
-# A setting is used if its speed, relative to the best way so far, is above this value. A CUDA graph may be
-# slightly slower here: during a run, the host has other work, which slows down steps without a CUDA graph.
-_USED_FROM = {"cuda_graph": 0.98, "data_format": 1.02, "to_static": 1.02, "fused_kernels": 1.02}
-# The settings in the order of measurement, and the values that are measured. The fused kernels need NHWC, and
-# cannot be combined with compilation.
-_WAYS: Mapping[str, Mapping[str, Any]] = {
-    "cuda_graph": {"cuda_graph": True},
-    "data_format": {"data_format": "NHWC"},
-    "to_static": {"to_static": True},
-    "fused_kernels": {"fused_kernels": True, "data_format": "NHWC", "to_static": False},
-}
-
-
-@dataclass(frozen=True)
-class Execution:
-    """A way to execute training steps.
-
-    Attributes:
-        data_format: Layout of images and activations: ``NCHW`` or ``NHWC``.
-        cuda_graph: Whether steps are replayed as a CUDA graph.
-        to_static: Whether the model is compiled.
-        fused_kernels: Whether the model uses the fused kernels.
-    """
-
-    data_format: str = "NCHW"
-    cuda_graph: bool = False
-    to_static: bool = False
-    fused_kernels: bool = False
-
-    def __str__(self) -> str:
-        """Returns a description of the settings, such as ``NHWC, compiled, CUDA graph``."""
-        steps = "CUDA graph" if self.cuda_graph else "operator by operator"
-        model = "fused kernels, " if self.fused_kernels else "compiled, " if self.to_static else ""
-        return f"{self.data_format}, {model}{steps}"
-
-    def sections(self, settings: EngineSettings, arch: AnyArch) -> dict[str, Section]:
-        """Returns copies of the sections ``Global`` and ``Arch`` with these settings, by name."""
-        names = ("cuda_graph", "to_static", "fused_kernels")
-        return {
-            "Global": settings.model_copy(update={name: getattr(self, name) for name in names}),
-            "Arch": arch.with_data_format(self.data_format),  # type: ignore[arg-type]
-        }
-
-
-Measure = Callable[[Execution, float], Sample]  # arguments: the way, and the noise that is added to pixels
 
 
 @dataclass(frozen=True)
@@ -123,6 +78,7 @@ class Machine:
         environment: Environment variables of the processes that measure; None removes a variable.
         memory: Memory of the GPU in MiB; None on a CPU.
         cores: Cores that train the model; None on a GPU.
+        threads: Numbers of CPU threads to measure in addition to the default.
     """
 
     facts: tuple[Any, ...]
@@ -133,13 +89,19 @@ class Machine:
     environment: Mapping[str, str | None]
     memory: int | None
     cores: int | None = None
+    threads: tuple[int, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The model of the GPU or CPU."""
+        return str(self.facts[0])
 
     @classmethod
     def of_card(cls, card: Card) -> Machine:
         """Returns the machine of a run on a GPU."""
         environment = {"CUDA_VISIBLE_DEVICES": card.uuid, "FLAGS_selected_gpus": None}
         facts = (card.name(), card.total)
-        return cls(facts, MIN_UPDATES, True, frozenset(_WAYS), _PLAN, environment, card.total)
+        return cls(facts, MIN_UPDATES, True, frozenset(WAYS), _PLAN, environment, card.total)
 
     @classmethod
     def of_cpu(cls, threads: int | None) -> Machine:
@@ -149,9 +111,24 @@ class Machine:
             threads: Value of ``Global.cpu_threads``.
         """
         cores = usable_cores()
-        facts = (read_cpu_model(), cores, threads)
+        # Paddle reads OMP_NUM_THREADS at its import, which may be over. Processes of a run share the cores.
+        is_open = threads is None and omp_threads() is None and local_processes() == 1
+        counts = thread_counts(cores, physical_cores()) if is_open else ()
+        facts = (read_cpu_model(), cores, threads, *counts)
+        used = min(threads or cores, cores)
         tuned = frozenset({"fused_kernels"})
-        return cls(facts, MIN_CPU_UPDATES, False, tuned, _CPU_PLAN, {}, None, min(threads or cores, cores))
+        return cls(facts, MIN_CPU_UPDATES, False, tuned, _CPU_PLAN, {}, None, used, counts)
+
+
+def thread_counts(cores: int, physical: int) -> tuple[int, ...]:
+    """Returns the numbers of CPU threads to measure, in addition to one for each core.
+
+    Args:
+        cores: Number of logical cores.
+        physical: Number of physical cores.
+    """
+    half = cores // 2 if cores > 2 else cores
+    return tuple(count for count in dict.fromkeys((physical, half)) if count != cores)
 
 
 def autotune(config: Config, checkpoint: Path | None = None) -> Config:
@@ -183,27 +160,29 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     if card is None and ("fused_kernels" not in open_settings or number_format != "float32"):
         return config
     if (saved := read_execution(checkpoint, on_cpu=card is None)) is not None:
-        if not isinstance(saved, Execution):
+        if saved == "untuned":
             return config
-        log(f"{saved}, as before the interruption")
-        return config.model_copy(update=saved.sections(settings, arch))
+        log(f"{saved[0]}, as before the interruption")
+        return config.model_copy(update=saved[0].recorded_sections(settings, arch, saved[1]))
     # Without a measurement, float16 uses NHWC, which is faster on all GPUs with tensor cores.
     nhwc = "data_format" in open_settings and number_format == "float16"
     untuned = config.model_copy(update={"Arch": arch.with_data_format("NHWC")}) if nhwc else config
 
-    def is_long() -> bool:
-        updates = count_updates(settings, split, config.class_count(training=True))
-        if machine.cores is not None:
-            images = split.sampler.rows(read_launch().world_size) * settings.update_freq
-            seconds = estimate_update(arch.name, images, settings.image_shape[1], machine.cores)
-            if seconds is not None:
-                return saves_time(updates, seconds)
-        return updates >= machine.min_updates
-
-    if not machine.uses_cache and not is_long():
+    updates = count_updates(settings, split, config.class_count(training=True))
+    rank_images = split.sampler.rows(read_launch().world_size) * settings.update_freq
+    is_long = updates >= machine.min_updates
+    if machine.cores is not None:
+        seconds = estimate_update(arch.name, rank_images, settings.image_shape[1], machine.cores)
+        if seconds is not None:
+            is_long = saves_time(updates, seconds)
+    if not machine.uses_cache and not is_long:
         return untuned
     model = model_facts(settings, arch, config.AMP, config.Optimizer)
     facts = {**model, **data_facts(split), "card": machine.facts}
+    trained = updates * rank_images * read_launch().world_size
+    classes = config.class_count(training=False)
+    if evaluated := evaluated_share(settings, config.DataLoader.evaluated.values(), classes, trained):
+        facts["evaluated"] = evaluated
     file = cache_folder("autotune") / f"{cache_key(facts)}.json"
 
     def measure(way: Execution, noise: float = 0.0) -> Sample:
@@ -214,25 +193,30 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
         file.parent.mkdir(parents=True, exist_ok=True)
         with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
             if file.is_file():
-                chosen = _read_choice(file)
+                chosen, record = _read_choice(file)
                 log(f"{chosen}, from an earlier measurement ({file})")
-                return config.model_copy(update=chosen.sections(settings, arch))
-            if machine.uses_cache and not is_long():
+                return config.model_copy(update=chosen.recorded_sections(settings, arch, record))
+            if not is_long:
                 return untuned
             first = first_execution(settings, arch, open_settings)
             tolerance = _TOLERANCE[number_format]
             measured = [name for name in open_settings if name in machine.tuned]
             noise = _NOISE if number_format == "float32" else None
-            chosen, rates = choose(first, measured, tolerance, measure, machine.memory, noise)
-            write_text(file, json.dumps({"chosen": asdict(chosen), "images_per_second": rates}, indent=1))
+            criteria = Criteria(tolerance, machine.memory, noise, evaluated)
+            fastest = choose(first, measured, measure, criteria, machine.threads)
+            chosen, record = fastest.execution, fastest.record(machine.model)
+            content = {"chosen": asdict(chosen), **record.model_dump(mode="json")}
+            write_text(file, json.dumps(content, indent=1))
     except (OSError, ValueError) as error:
         log(f"{file}: cannot be used, so nothing is measured: {error}; delete the file, or set PPCLS_HOME")
         return untuned
     log(f"uses {chosen}; saved in {file}")
-    return config.model_copy(update=chosen.sections(settings, arch))
+    return config.model_copy(update=chosen.recorded_sections(settings, arch, record))
 
 
-def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Literal["untuned"] | None:
+def read_execution(
+    checkpoint: Path | None, *, on_cpu: bool
+) -> tuple[Execution, Autotuned | None] | Literal["untuned"] | None:
     """Returns how the run of a checkpoint executed its steps.
 
     Args:
@@ -240,8 +224,9 @@ def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Lite
         on_cpu: Whether the run continues on a CPU.
 
     Returns:
-        The way; ``untuned`` if nothing was chosen; None if this is unknown, or if the run was on another kind
-        of device. The checkpoint may be damaged, which is reported later, when it is loaded.
+        The way, and what was measured or None; ``untuned`` if nothing was chosen; None if this is unknown, or
+        if the run was on another kind of device. The checkpoint may be damaged, which is reported later, when
+        it is loaded.
     """
     if checkpoint is None:
         return None
@@ -253,13 +238,15 @@ def read_execution(checkpoint: Path | None, *, on_cpu: bool) -> Execution | Lite
         run = tree["Global"]
         values = {name: run.get(name, "auto") for name in ("cuda_graph", "to_static", "fused_kernels")}
         data_format = tree["Arch"].get("data_format", "NCHW")
+        measured = run.get("autotuned")  # None in older checkpoints
+        record = None if measured is None else Autotuned.model_validate(measured)
     except (AttributeError, KeyError, OSError, TypeError, UserError, ValueError):
         return None
     if was_on_cpu != on_cpu:
         return None
     if "auto" in values.values():
         return "untuned"
-    return Execution(data_format, **values)
+    return Execution(data_format, **values, threads=record.threads if record else None), record
 
 
 def choose_cpu_kernels(
@@ -285,11 +272,14 @@ def choose_cpu_kernels(
     return Execution("NHWC", fused_kernels=True)
 
 
-def _read_choice(file: Path) -> Execution:
-    """Returns the choice in a file of the cache."""
+def _read_choice(file: Path) -> tuple[Execution, Autotuned | None]:
+    """Returns the choice in a file of the cache, and what was measured; None in files of older versions."""
     try:
-        return Execution(**json.loads(read_regular(file))["chosen"])
-    except (KeyError, TypeError) as error:
+        content = json.loads(read_regular(file))
+        chosen = Execution(**content.pop("chosen"))
+        measured_inference = "inference_images_per_second" in content
+        return chosen, Autotuned.model_validate(content) if measured_inference else None
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"damaged: {error!r}") from None
 
 
@@ -303,103 +293,6 @@ def first_execution(settings: ExecutionSettings, arch: AnyArch, open_settings: S
     }
     fixed: dict[str, Any] = {name: value for name, value in values.items() if name not in open_settings}
     return Execution(**fixed)
-
-
-def choose(
-    first: Execution,
-    open_settings: Sequence[str],
-    tolerance: float,
-    measure: Measure,
-    memory: int | None,
-    noise: float | None = None,
-) -> tuple[Execution, dict[str, float]]:
-    """Returns the fastest way to execute steps, and the images per second of all valid ways.
-
-    The settings are measured one after another, each in combination with the best values so far.
-
-    Args:
-        first: Way to measure first, whose losses are the reference.
-        open_settings: Settings to choose.
-        tolerance: Largest relative difference of a loss from the reference.
-        measure: Function that measures a way. It raises `MeasurementFailed` if the way does not work.
-        memory: Memory of the GPU in MiB; None on a CPU.
-        noise: Largest change of a pixel that shows how much rounding changes the losses; None to accept only
-            differences within the tolerance.
-    """
-    best = first
-    log(
-        f"measuring {counted(len(open_settings) + 1, 'way')} to execute training steps, once for this model, "
-        "batch and machine (Global.autotune=False skips this)"
-    )
-    reference: _Reference | None = None
-    rates: dict[str, float] = {}
-    for name in ("", *(name for name in _WAYS if name in open_settings)):
-        way = replace(best, **_WAYS[name]) if name else best
-        try:
-            sample = measure(way, 0.0)
-            if reference is None:
-                disturb = None if noise is None else partial(measure, way, noise)
-                reference = _Reference(sample["losses"], tolerance, disturb)
-            reference.check(sample["losses"])
-            _check_memory(sample, memory)
-        except MeasurementFailed as error:
-            log(f"  {way}: skipped: {error}")
-            continue
-        rates[str(way)] = rate = sample["images_per_second"]
-        log(f"  {way}: {rate:,.0f} images/s, {sample['step'] * 1e3:.1f} ms per step")
-        if not name or rate > _USED_FROM[name] * rates.get(str(best), 0.0):
-            best = way
-    return best, rates
-
-
-@dataclass
-class _Reference:
-    """The losses of the first way, with which those of other ways are compared.
-
-    Attributes:
-        losses: Losses of the first updates.
-        tolerance: Largest relative difference of a loss.
-        disturb: Function that measures the same way with slightly other images; None to accept no further
-            differences.
-    """
-
-    losses: list[float]
-    tolerance: float
-    disturb: Callable[[], Sample] | None
-
-    def check(self, losses: list[float]) -> None:
-        """Checks the losses of a way to execute steps."""
-        limits = [0.0] * len(self.losses)
-        if self._find_difference(losses, limits) and self.disturb is not None:
-            limits = self._rounding_limits
-        if (update := self._find_difference(losses, limits)) is not None:
-            loss, expected = losses[update - 1], self.losses[update - 1]
-            raise MeasurementFailed(f"the loss of update {update} is {loss:.4g}, expected {expected:.4g}")
-
-    def _find_difference(self, losses: list[float], limits: list[float]) -> int | None:
-        """Returns the number of the first update whose losses differ by more than allowed."""
-        for update, values in enumerate(zip(losses, self.losses, limits, strict=True), start=1):
-            loss, expected, limit = values
-            if not math.isclose(loss, expected, rel_tol=self.tolerance, abs_tol=limit):
-                return update
-        return None
-
-    @cached_property
-    def _rounding_limits(self) -> list[float]:
-        """Differences that rounding can cause: several times the effect of the disturbance so far."""
-        assert self.disturb is not None
-        limits = [0.0]
-        for loss, expected in zip(self.disturb()["losses"], self.losses, strict=True):
-            limit = _NOISE_MARGIN * abs(loss - expected)
-            limits.append(max(limits[-1], limit) if math.isfinite(limit) else limits[-1])
-        return limits[1:]
-
-
-def _check_memory(sample: Sample, memory: int | None) -> None:
-    """Checks the memory that a way to execute steps needs."""
-    used = sample.get("gpu_reserved", 0.0)
-    if memory is not None and used > _MEMORY_SHARE * memory:
-        raise MeasurementFailed(f"it needs {used:,.0f} MiB of the GPU's {memory:,} MiB")
 
 
 def is_tuned(settings: ExecutionSettings, process: RuntimeSettings) -> bool:
@@ -427,6 +320,24 @@ def count_updates(settings: TrainingSettings, split: Split, classes: int | None)
     world = read_launch().world_size
     images = split.sampler.rows(world) * world * settings.update_freq
     return len(index) // images * settings.epochs
+
+
+def evaluated_share(
+    settings: EngineSettings, splits: Iterable[Split], classes: int | None, trained: int
+) -> float:
+    """Returns the number of images that the evaluations of a run process per training image, to one digit.
+
+    Args:
+        settings: When the run is evaluated.
+        splits: Evaluation data.
+        classes: Number of classes of its labels; None if labels are identities.
+        trained: Number of images on which the run trains, in all epochs.
+    """
+    if not settings.eval_during_train or not trained:
+        return 0.0
+    images = sum(len(split.dataset.read(classes)) for split in splits)
+    evaluations = sum(map(settings.evaluates_after, range(1, settings.epochs + 1)))
+    return float(f"{evaluations * images / trained:.1g}")
 
 
 def list_open_settings(settings: ExecutionSettings, arch: AnyArch) -> list[str]:
@@ -494,9 +405,3 @@ def _version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def log(text: str) -> None:
-    """Prints a line on rank 0."""
-    if read_launch().rank == 0:
-        print_error(f"autotune: {text}")

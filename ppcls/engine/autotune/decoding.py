@@ -36,10 +36,10 @@ from ppcls.engine.autotune.autotune import (
     count_updates,
     data_facts,
     is_tuned,
-    log,
     model_facts,
 )
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
+from ppcls.engine.autotune.ways import log
 from ppcls.errors import UserError, counted
 from ppcls.files import read_regular, write_text
 from ppcls.files.temporary import temporary_folder

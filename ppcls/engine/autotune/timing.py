@@ -1,4 +1,4 @@
-"""Times the updates of a workload, together with all other ranks."""
+"""Times the updates of a workload, together with all other ranks, and its inference on one rank."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ppcls.runtime.collectives import all_gather
 from ppcls.runtime.start import Runtime
 
 _MIN_STEPS = 2  # smallest number of measured updates, however slow they are
+_INFERENCE_SECONDS = 1.0  # longest duration of the measured inference, if one batch takes less
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,30 @@ def time_updates(
     if runtime.device == "gpu":
         sample |= {f"gpu_{name}": float(ranks[name].max()) for name in ("allocated", "reserved")}
     return sample
+
+
+def time_inference(plan: TimingPlan, workload: Workload, runtime: Runtime, seconds: float) -> float:
+    """Returns the images per second of evaluation batches on this rank. Must be called after all updates.
+
+    Args:
+        plan: Number of batches before the measurement.
+        workload: Work with inference.
+        runtime: Device.
+        seconds: Approximate duration of the measurement, which is at most one second.
+    """
+    infer = workload.infer
+    assert infer is not None
+
+    def run(batches: int) -> tuple[int, float]:
+        began = time.perf_counter()
+        images = infer(batches)
+        runtime.synchronize()
+        return images, time.perf_counter() - began
+
+    run(plan.warm_up)
+    _, last = run(1)
+    images, duration = run(max(1, round(min(seconds, _INFERENCE_SECONDS) / last)))
+    return images / duration
 
 
 def run_updates(workload: Workload, runtime: Runtime, updates: int) -> float:

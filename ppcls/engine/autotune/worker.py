@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 def measure(task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sample of a task: ``config``, `TimingPlan`'s fields and optionally ``noise``.
 
+    Without noise, the sample has ``inference_images_per_second``, too.
+
     If the task has ``ways`` to decode, the sample has ``rates``: for each way, the images per second of the
     training with the images of the config, or the reason of a failure.
 
@@ -35,7 +37,7 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
     run = runtime.start(config.Global)  # imports Paddle, so nothing before may import it
     from ppcls.data.build import build_loader
     from ppcls.data.loaders.section import Dali
-    from ppcls.engine.autotune.timing import TimingPlan, run_updates, time_updates
+    from ppcls.engine.autotune.timing import TimingPlan, run_updates, time_inference, time_updates
     from ppcls.engine.autotune.workload import SyntheticLoader, training_workload
     from ppcls.engine.core.build import build_state
     from ppcls.engine.profiling.peak_memory import explain_out_of_memory
@@ -57,7 +59,11 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
         plan = TimingPlan(**task["plan"])
         try:
             if "ways" not in task:
-                return time_updates(plan, workload, run)
+                sample = time_updates(plan, workload, run)
+                if noise:
+                    return sample
+                rate = time_inference(plan, workload, run, sample["step"] * sample["steps"])
+                return {**sample, "inference_images_per_second": rate}
             run_updates(workload, run, plan.warm_up)
             return {"rates": [_time_way(partial(build, way), run, workload, plan) for way in task["ways"]]}
         finally:

@@ -12,6 +12,7 @@ import paddle
 from numpy.typing import NDArray
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.fused.folded import constant_weights
 from ppcls.data.loaders.base import OrderedLoader
 from ppcls.data.loaders.batch import Batch, Loader
 from ppcls.data.sampling.epoch_samplers import SequentialSampler
@@ -21,6 +22,9 @@ from ppcls.data.transforms.base import check_chain
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.settings import ExecutionSettings
 from ppcls.engine.core.state import TrainState
+from ppcls.engine.cuda_graph.graphed_forward import GraphedForward
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
+from ppcls.engine.evaluation.forward import Forward, run_model
 from ppcls.engine.execution import connect
 from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.engine.profiling.phase_timer import PhaseTimer
@@ -44,6 +48,8 @@ class Workload:
         release: Releases threads and memory.
         losses: Mean losses of the first `CHECKED_UPDATES` batches, as scalars; empty if not recorded.
         feed: Continues with the batches of another loader of the same order; None if this is not possible.
+        infer: Computes a number of batches as an evaluation does, and returns the number of their images;
+            None if this is not possible. Training must not continue after it.
     """
 
     update: Callable[[PhaseTimer | None], None]
@@ -54,6 +60,7 @@ class Workload:
     release: Callable[[], None]
     losses: Sequence[paddle.Tensor] = ()
     feed: Callable[[Loader], None] | None = None
+    infer: Callable[[int], int] | None = None
 
 
 def training_workload(
@@ -106,8 +113,21 @@ def training_workload(
         wait.seconds = 0.0
         return seconds
 
+    forward: Forward = run_model
+    if isinstance(step, GraphedStep):  # as in evaluations of the run
+        forward = GraphedForward(step.capture, lambda: step.captured)
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def infer(count: int) -> int:
+        state.model.eval()
+        image = next(batches).image
+        with constant_weights(state.model), state.precision.evaluation():
+            for _ in range(count):
+                forward(state.model, state.precision.images(image, training=False))
+        return count * order.batch_size
+
     images = order.batch_size * order.accumulate
-    return Workload(update, images, take_wait, execution, True, state.loader.release, losses, feed)
+    return Workload(update, images, take_wait, execution, True, state.loader.release, losses, feed, infer)
 
 
 def _endless(loader: Loader) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import InitErrorDetails
 
 from ppcls.config.base.facts import RunFacts
-from ppcls.config.base.fields import MODULE_NAME, Bound, Count, Decay, Index, Number, Positive
+from ppcls.config.base.fields import MODULE_NAME, Bound, Count, Decay, Index, Number, Positive, Workers
 from ppcls.config.base.problems import problem, show
 from ppcls.config.base.section import Section
 from ppcls.files.urls import is_url
@@ -171,6 +171,25 @@ class RetrievalSettings(Section):
     arXiv:1701.08398)."""
 
 
+class Autotuned(Section):
+    """What `Global.autotune` measured before a run. The run writes this section into its configs."""
+
+    machine: str
+    """Model of the GPU or CPU that was measured. Commands on other models ignore this section."""
+    images_per_second: dict[str, Positive]
+    """Training speed of each way to execute steps that was measured and accepted."""
+    inference_images_per_second: dict[str, Positive]
+    """Speed of evaluation batches of the same ways."""
+    data_format: Literal["NCHW", "NHWC"]
+    """Layout of the way with the fastest inference. Predictions on a CPU in float32 use it."""
+    fused_kernels: bool
+    """Whether the way with the fastest inference has the fused kernels. Predictions on a CPU in float32 use
+    them accordingly."""
+    threads: Workers | None = None
+    """Number of CPU threads of Paddle with which the run was fastest, which a resumed run uses again; null:
+    the default of `cpu_threads`."""
+
+
 class ExecutionSettings(Section):
     """How training steps are executed, on one or several processes."""
 
@@ -189,8 +208,9 @@ class ExecutionSettings(Section):
     with an error of at most 0.0005. On a CPU, they are the convolutions, BatchNorm, max pooling, products of
     matrices and activations of oneDNN, which is part of Paddle's package. `to_static` is then ignored.
     `auto`: the choice of `autotune`; without `autotune`, False. On a CPU in float32, `ppcls infer`, `eval`,
-    `serve` and `train` with `--head` use them with checkpoints, also of NCHW models, unless this is False;
-    their scores differ in the last digits. Models exported with `--format ppcls` use them on GPUs, too."""
+    `serve` and `train` with `--head` use them with checkpoints, also of NCHW models, unless this is False, or
+    `autotune` measured on a CPU of the same model that inference is faster without them; their scores differ
+    in the last digits. Models exported with `--format ppcls` use them on GPUs, too."""
     recompute: bool = False
     """Keep only the inputs of the model's blocks during the forward pass, and compute their activations again
     in the backward pass (gradient checkpointing). Training needs less memory and a third to a half more time,
@@ -198,13 +218,18 @@ class ExecutionSettings(Section):
     autotune: bool = True
     """Before a run of at least 2,000 updates on a GPU, measure which values of `to_static`, `cuda_graph`,
     `fused_kernels` and Arch.data_format are fastest. Before a run in float32 on a CPU that takes more than
-    about a minute, measure whether `fused_kernels` in NHWC are faster. Values that change the losses of the
+    about a minute, measure whether `fused_kernels` in NHWC are faster and, if `cpu_threads` and
+    OMP_NUM_THREADS are not set, whether one thread per physical core or per two cores is faster. The fastest
+    values are those with the shortest training and evaluations together. Values that change the losses of the
     first updates by more than 1 % (float16: 5 %, bfloat16: 10 %) are not used. The run uses the fastest
     values for settings that are `auto` or absent, and a resumed run those of its checkpoint. This takes about
-    a minute on a GPU and ten seconds on a CPU, once for each combination of model, batch size, precision,
-    machine and version. The duration of a run on a CPU is estimated from the speed of the architecture in
-    docs/models.md; runs of architectures without a speed there are measured from 300 updates. Shorter runs
-    with float16 use NHWC if Arch.data_format is not set."""
+    a minute on a GPU and ten to twenty seconds on a CPU, once for each combination of model, batch size,
+    precision, share of the evaluations, machine and version. The duration of a run on a CPU is estimated from
+    the speed of the architecture in docs/models.md; runs of architectures without a speed there are measured
+    from 300 updates. Shorter runs with float16 use NHWC if Arch.data_format is not set."""
+    autotuned: Autotuned | None = None
+    """What `autotune` measured. The configs of checkpoints contain it; do not set it yourself. It is ignored
+    if an override sets `fused_kernels`, Arch.name or Arch.data_format."""
     sync_bn: bool = False
     """Compute the statistics of BatchNorm over the batches of all processes (Paddle's SyncBatchNorm). Needs
     GPUs. Useful if each process has few images."""

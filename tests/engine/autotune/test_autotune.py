@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,10 @@ import pytest
 from ppcls.api import fit
 from ppcls.config.base.yaml import dump_yaml, parse_yaml
 from ppcls.engine.autotune import autotune as module
-from ppcls.engine.autotune.autotune import (
-    Execution,
-    autotune,
-    choose,
-    first_execution,
-    list_open_settings,
-)
+from ppcls.engine.autotune import ways
+from ppcls.engine.autotune.autotune import autotune, first_execution, list_open_settings, thread_counts
 from ppcls.engine.autotune.processes import MeasurementFailed, Sample
+from ppcls.engine.autotune.ways import Criteria, Execution, choose
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
@@ -48,6 +45,7 @@ class Timer:
         changes = self.special.get("changes", {}).get(way, {})
         return {
             "images_per_second": rate,
+            "inference_images_per_second": 4 * rate,
             "step": 1 / rate,
             "losses": LOSSES,
             "gpu_reserved": 100.0,
@@ -57,7 +55,8 @@ class Timer:
 def choose_for(config: Config, measure: Timer) -> tuple[Execution, dict[str, float]]:
     settings = list_open_settings(config.Global, config.Arch)
     first = first_execution(config.Global, config.Arch, settings)
-    return choose(first, settings, 0.05, measure, MEMORY)
+    choice = choose(first, settings, measure, Criteria(0.05, MEMORY))
+    return choice.execution, {str(way): rate for way, rate in choice.training.items()}
 
 
 EAGER, GRAPH = Execution(), Execution(cuda_graph=True)
@@ -113,7 +112,7 @@ def test_choose_accepts_differences_that_rounding_causes(
 ) -> None:
     fused = Execution("NHWC", fused_kernels=True)
     timer = Timer({EAGER: 100.0, fused: 250.0}, changes={fused: {"losses": losses}}, disturbed=disturbed)
-    chosen, _ = choose(EAGER, ["fused_kernels"], 0.01, timer, None, 1e-5)
+    chosen = choose(EAGER, ["fused_kernels"], timer, Criteria(0.01, None, 1e-5)).execution
     assert chosen == (fused if accepted else EAGER)
     assert timer.noises == ([] if disturbed is None else [1e-5])
 
@@ -137,12 +136,59 @@ def test_choose_obeys_explicit_settings(make_config: Callable[..., Config]) -> N
     assert choose_for(make_config(**HALF, **explicit), timer)[0] == NHWC
 
 
+@pytest.mark.parametrize(("evaluated", "chosen"), [(0.0, GRAPH), (0.1, GRAPH), (0.5, EAGER)])
+def test_choose_counts_the_time_of_evaluations(evaluated: float, chosen: Execution) -> None:
+    slow = {GRAPH: {"inference_images_per_second": 40.0}}
+    timer = Timer({EAGER: 100.0, GRAPH: 150.0}, changes=slow)
+    assert choose(EAGER, ["cuda_graph"], timer, Criteria(0.01, None, evaluated=evaluated)).execution == chosen
+
+
+@pytest.mark.parametrize(("rate", "fused"), [(405.0, True), (500.0, False)])  # of the fused kernels: 400
+def test_choose_records_the_fastest_inference(
+    rate: float, fused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    way = Execution("NHWC", fused_kernels=True)
+    rates = {EAGER: 90.0, way: 100.0}
+    timer = Timer(rates, changes={EAGER: {"inference_images_per_second": rate}})
+    fastest = choose(EAGER, ["fused_kernels"], timer, Criteria(0.01, None))
+    record = fastest.record("a CPU")
+    assert fastest.execution == way
+    assert (record.fused_kernels, record.data_format) == (fused, "NHWC" if fused else "NCHW")
+    assert list(record.images_per_second.values()) == [90, 100]
+    assert list(record.inference_images_per_second.values()) == [rate, 400]
+    assert (
+        f"{EAGER}: 90 images/s, 11.1 ms per step, evaluation {rate:,.0f} images/s" in capsys.readouterr().err
+    )
+
+
+def test_choose_measures_threads_with_the_best_settings() -> None:
+    fused = Execution("NHWC", fused_kernels=True)
+    eight, four = replace(fused, threads=8), replace(fused, threads=4)
+    timer = Timer({EAGER: 100.0, fused: 200.0, eight: 190.0, four: 220.0})
+    fastest = choose(EAGER, ["fused_kernels"], timer, Criteria(0.01, None), (8, 4))
+    assert (fastest.execution, timer.measured) == (four, [EAGER, fused, eight, four])
+    assert str(four) == "NHWC, fused kernels, operator by operator, 4 threads"
+    assert (fastest.record("a CPU").threads, fastest.record("a CPU").fused_kernels) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("cores", "physical", "counts"),
+    [(1, 1, ()), (2, 2, ()), (2, 1, (1,)), (4, 4, (2,)), (16, 8, (8,)), (6, 5, (5, 3)), (3, 3, (1,))],
+)
+def test_thread_counts(cores: int, physical: int, counts: tuple[int, ...]) -> None:
+    assert thread_counts(cores, physical) == counts
+
+
 def execution_of(text: str) -> Execution:
     """Returns the way in a config that is to be measured."""
     config = load_config(parse_yaml(text, "the task"))
     run = config.Global
     return Execution(
-        config.Arch.data_format, bool(run.cuda_graph), bool(run.to_static), run.fused_kernels is True
+        config.Arch.data_format,
+        bool(run.cuda_graph),
+        bool(run.to_static),
+        run.fused_kernels is True,
+        run.cpu_threads,
     )
 
 
@@ -230,6 +276,30 @@ def test_autotune_keeps_the_layout_of_the_users_own_architecture(
     assert {way.data_format for way in card.measured} == {"NCHW"}
 
 
+def test_autotune_measures_again_for_another_share_of_evaluations(
+    make_config: Callable[..., Config], card: Timer
+) -> None:
+    card.special["changes"] = {COMPILED: {"inference_images_per_second": 40.0}}
+    assert autotune(make_config(**HALF)).Global.fused_kernels is True  # 22 images per 48 of training
+    assert autotune(make_config(**HALF, Global__eval_during_train=False)).Global.to_static is True
+    assert len(card.measured) == 10
+    assert autotune(make_config(**HALF, Global__eval_interval=2)).Global.fused_kernels is True
+    assert len(card.measured) == 15
+
+
+def test_autotune_reads_the_cache_of_older_versions(make_config: Callable[..., Config], card: Timer) -> None:
+    config = make_config(**HALF)
+    tuned = autotune(config)
+    assert tuned.Global.autotuned is not None
+    assert tuned.Global.autotuned.machine == "card"
+    (file,) = (Path(os.environ["PPCLS_HOME"]) / "autotune").glob("*.json")
+    ways = {"data_format": "NHWC", "cuda_graph": True, "to_static": False, "fused_kernels": True}
+    file.write_text(json.dumps({"chosen": ways, "images_per_second": {"NHWC": 3.0}}))
+    older = autotune(config).Global
+    assert (older.fused_kernels, older.autotuned) == (True, None)
+    assert len(card.measured) == 5
+
+
 CPU_RATES = {EAGER: 100.0, Execution("NHWC", fused_kernels=True): 250.0}
 
 
@@ -239,8 +309,52 @@ def processor(card: Timer, monkeypatch: pytest.MonkeyPatch) -> Timer:
     monkeypatch.setattr(module, "selected_card", lambda: None)
     monkeypatch.setattr(module, "estimate_update", lambda *_: None)
     monkeypatch.setattr(module, "MIN_CPU_UPDATES", 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # as after the import of Paddle, so no threads are measured
     card.rates = CPU_RATES
     return card
+
+
+FUSED_ON_CPU = Execution("NHWC", fused_kernels=True)
+
+
+@pytest.fixture
+def hyperthreads(processor: Timer, monkeypatch: pytest.MonkeyPatch) -> Timer:
+    """Pretends that Paddle is not imported, and that there are eight cores, each with two hyperthreads."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(module, "usable_cores", lambda: 16)
+    monkeypatch.setattr(module, "physical_cores", lambda: 8)
+    processor.rates = {**CPU_RATES, replace(FUSED_ON_CPU, threads=8): 300.0}
+    return processor
+
+
+def test_autotune_on_a_cpu_measures_threads(
+    make_config: Callable[..., Config], hyperthreads: Timer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(Global__device="cpu")
+    tuned = autotune(config).Global
+    assert tuned.autotuned is not None
+    assert (tuned.cpu_threads, tuned.autotuned.threads) == (None, 8)
+    assert tuned.fused_kernels is True
+    assert "uses NHWC, fused kernels, operator by operator, 8 threads; saved" in capsys.readouterr().err
+    assert autotune(config).Global == tuned
+    assert len(hyperthreads.measured) == 3
+
+
+@pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "PADDLE_LOCAL_SIZE", None])
+def test_autotune_keeps_threads_that_are_set(
+    make_config: Callable[..., Config],
+    hyperthreads: Timer,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None,
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv(variable, "2")
+    changes = {} if variable else {"Global__cpu_threads": 3}
+    hyperthreads.rates = {replace(way, threads=None if variable else 3): 1.0 for way in CPU_RATES}
+    tuned = autotune(make_config(Global__device="cpu", **changes)).Global
+    assert tuned.autotuned is not None
+    assert tuned.autotuned.threads is None
+    assert len(hyperthreads.measured) == 2
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
@@ -301,20 +415,47 @@ def test_autotune_resumed_run_repeats_the_choice_of_its_checkpoint(
     assert tuned.Arch.data_format == ("NCHW" if expected == "NCHW" else "NHWC")
 
 
+@pytest.mark.parametrize("damage", [{}, {"machine": None}])
+def test_autotune_resumed_run_repeats_the_record_of_its_checkpoint(
+    make_config: Callable[..., Config],
+    hyperthreads: Timer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: dict[str, Any],
+) -> None:
+    config = make_config(Global__device="cpu")
+    tuned = autotune(config)
+    tree = tuned.model_dump(mode="json")
+    tree["Global"]["autotuned"] |= damage
+    (tmp_path / "state.json").write_text(json.dumps({"threads": 8}))
+    (tmp_path / "config.yaml").write_text(dump_yaml(tree))
+    hyperthreads.rates = {}
+    hyperthreads.measured.clear()
+    assert autotune(config, tmp_path) == tuned  # of a damaged checkpoint, by the cache
+    reason = "from an earlier measurement" if damage else "as before the interruption"
+    assert f"8 threads, {reason}" in capsys.readouterr().err
+    assert not hyperthreads.measured
+
+
 @pytest.mark.slow
 def test_fused_kernels_on_a_cpu_are_measured_and_resumed(
     make_yaml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PPCLS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(module, "saves_time", lambda *_: True)
-    monkeypatch.setitem(module._USED_FROM, "fused_kernels", 0.0)  # also if the test's few steps are slower
+    monkeypatch.setitem(ways._USED_FROM, "fused_kernels", 0.0)  # also if the test's few steps are slower
     output = tmp_path / "run"
     config = make_yaml(Global__device="cpu", Arch__name="ResNet18", Global__output_dir=str(output))
     fit(load_config(config))
     saved = load_config(output / "latest/config.yaml")
     assert saved.Global.fused_kernels is True
     assert saved.Arch.data_format == "NHWC"
+    record = saved.Global.autotuned
+    assert record is not None
+    assert record.images_per_second.keys() == record.inference_images_per_second.keys()
+    assert len(record.images_per_second) >= 2
     monkeypatch.setattr(module, "_measure_on", None)  # the resumed run measures nothing
     more = ["Global.checkpoints=auto", f"Global.epochs={saved.Global.epochs + 1}"]
     fit(load_config(config, more))
-    assert load_config(output / "latest/config.yaml").Global.fused_kernels is True
+    resumed = load_config(output / "latest/config.yaml").Global
+    assert (resumed.fused_kernels, resumed.autotuned) == (True, record)
