@@ -134,9 +134,8 @@ class RotaryAttention(SelfAttention):
             bias = paddle.concat([self.q_bias, paddle.zeros_like(self.q_bias), self.v_bias])
             packed = packed + bias.astype(packed.dtype)
         query, key, value = self.unpack(packed)
-        scores = self.compare(self._rotate(query, rotation), self._rotate(key, rotation))
-        weights = self.attn_drop(self.softmax(scores))
-        return self.join(self.swap_heads(self.mixed(weights, value)).flatten(2))
+        mixed = self.mix_heads(self._rotate(query, rotation), self._rotate(key, rotation), value)
+        return self.join(mixed)
 
     def _rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Rotates the patches of queries or keys [B, heads, N, width / heads]."""

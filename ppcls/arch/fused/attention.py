@@ -1,6 +1,7 @@
 """Attention in half precision that never stores the matrix of scores, with an optional bias and windows.
 
-Paddle's FlashAttention has no gradient of a bias, and its package for CUDA 11 has none for Hopper GPUs.
+Paddle's FlashAttention has no gradient of a bias, and Paddle's package for CUDA 11 has none for Hopper GPUs.
+Without a bias, `ppcls.arch.kernels.flash_attention` uses it for heads of other widths.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STRIP = 16  # tokens per warp
 _LARGEST_TILE = 208  # tokens in shared memory; an image of 224 pixels has 197 tokens
 _MOST_BIASED = 64  # tokens of a sequence whose bias has a gradient
 _WIDTHS = (32, 64)  # widths of a head
-_DTYPES = (paddle.float16, paddle.bfloat16)
+DTYPES = (paddle.float16, paddle.bfloat16)
 _BLOCKS_PER_MULTIPROCESSOR = 8  # of the kernel that adds up gradients of the bias
 
 
@@ -41,8 +42,8 @@ class Sequences:
     order: Tensor | None = None
 
 
-def supports(width: int, dtype: Any, bias: Tensor | None, tokens: int) -> bool:
-    """Returns whether the kernels can compute an attention with its gradients.
+def find_problem(width: int, dtype: Any, bias: Tensor | None, tokens: int) -> str | None:
+    """Returns why the kernels can't compute an attention with its gradients; None if they can.
 
     Args:
         width: Width of a head.
@@ -51,7 +52,13 @@ def supports(width: int, dtype: Any, bias: Tensor | None, tokens: int) -> bool:
         tokens: Larger number of queries or keys of a sequence.
     """
     trained = bias is not None and not bias.stop_gradient
-    return width in _WIDTHS and dtype in _DTYPES and not (trained and tokens > _MOST_BIASED)
+    if dtype not in DTYPES:
+        return f"the kernels need float16 or bfloat16, got {str(dtype).rpartition('.')[2]}"
+    if width not in _WIDTHS:
+        return f"the kernels need heads of width 32 or 64, got {width}"
+    if trained and tokens > _MOST_BIASED:
+        return f"the kernels have gradients of a bias for at most {_MOST_BIASED} tokens, got {tokens}"
+    return None
 
 
 def attend_packed(tokens: Tensor, bias: Tensor | None, sequences: Sequences) -> Tensor:

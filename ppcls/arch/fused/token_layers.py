@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import paddle
@@ -18,11 +18,14 @@ from ppcls.arch.fused.attention import Sequences
 from ppcls.arch.fused.cuda import fills_vectors
 from ppcls.arch.fused.gelu import gelu
 from ppcls.arch.fused.layer_norm import Branch
+from ppcls.arch.kernels import flash_attention
+from ppcls.arch.kernels.flash_attention import AttentionShape
 from ppcls.arch.kernels.paddle_layers import normalized_axes
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.tokens import ChannelNorm
-from ppcls.arch.layers.transformer import DotProductAttention, Mlp, SelfAttention, TransformerBlock
+from ppcls.arch.layers.transformer import DotProductAttention, Mlp, SelfAttention, Softmax, TransformerBlock
 from ppcls.arch.layers.windows import WindowAttention
+from ppcls.files import print_error
 
 Forward = Callable[..., Any]
 
@@ -30,14 +33,18 @@ Forward = Callable[..., Any]
 def fuse_tokens(model: nn.Layer) -> int:
     """Makes linear layers, layer norms, attention, GELU and residual sums of a model use the fused kernels.
 
-    Each call of a layer checks shapes and dtypes, and uses Paddle's operators if the kernels lack them.
+    Each call of a layer checks shapes and dtypes, and uses Paddle's operators if the kernels lack them. A
+    line in the log explains each kind of attention that does so.
 
     Returns:
         Number of changed methods, without linear layers, which almost every model has.
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        for name, function in _replacements(layer).items():
+        replacements = _replacements(layer)
+        if not replacements and _is_attention(layer):
+            _report(type(layer).__name__, _find_attention_problem(layer))
+        for name, function in replacements.items():
             setattr(layer, name, MethodType(function, layer))
             count += function is not _linear
         if getattr(layer, "_act", None) is F.gelu:
@@ -71,12 +78,30 @@ def _replacements(layer: nn.Layer) -> dict[str, Forward]:
 
 def _attention_replacements(layer: SelfAttention) -> dict[str, Forward]:
     kind = type(layer)
-    plain = kind.compare is SelfAttention.compare and kind.mix is SelfAttention.mix
+    methods = ("compare", "mix", "mix_heads")
+    plain = all(getattr(kind, method) is getattr(SelfAttention, method) for method in methods)
     if not plain or not isinstance(layer.attn_drop, nn.Identity):
         return {}
     if isinstance(layer, WindowAttention) and kind.forward is WindowAttention.forward:
         return {"mix": _mix, "forward": _window_attention}
-    return {"mix": _mix}
+    return {"mix": _mix, "mix_heads": _mix_heads}
+
+
+def _is_attention(layer: nn.Layer) -> bool:
+    softmax = any(type(child) is Softmax for child in layer.children())
+    return softmax or isinstance(layer, nn.MultiHeadAttention)
+
+
+def _find_attention_problem(layer: nn.Layer) -> str:
+    """Returns why an attention layer has no replacement."""
+    if isinstance(getattr(layer, "attn_drop", None), nn.Dropout):
+        return "the kernels have no dropout of the attention weights"
+    return "the kernels do not support this kind of attention"
+
+
+@cache  # once per reason
+def _report(part: str, problem: str, substitute: str = "Paddle's operators") -> None:
+    print_error(f"fused kernels: {part} uses {substitute}: {problem}")
 
 
 def _is_plain_norm(layer: nn.LayerNorm) -> bool:
@@ -188,10 +213,48 @@ def _add_linear_branch(
 
 def _mix(layer: SelfAttention, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     """Replaces `SelfAttention.mix`."""
-    width = packed.shape[-1] // 3
-    if not attention.supports(width // layer._heads, packed.dtype, bias, packed.shape[1]):
-        return type(layer).mix(layer, packed, bias)
-    return attention.attend_packed(packed, bias, Sequences(layer._heads, layer._scale))
+    heads = layer._heads
+    tokens = packed.shape[1]
+    shape = AttentionShape(tokens, tokens, heads, packed.shape[-1] // 3 // heads, packed.dtype)
+    choice = _choose_attention(shape, bias)
+    if choice == "kernels":
+        return attention.attend_packed(packed, bias, Sequences(heads, layer._scale))
+    if choice == "flash":
+        query, key, value = packed.split(3, axis=-1)
+        return flash_attention.attend(query, key, value, heads, layer._scale)
+    query, key, value = layer.unpack(packed)
+    # The method of the class, because that of the layer would choose again
+    return type(layer).mix_heads(layer, query, key, value, bias)
+
+
+def _mix_heads(
+    layer: SelfAttention, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Replaces `SelfAttention.mix_heads`, which layers call that change queries or keys before it."""
+    heads, tokens, width = query.shape[1:]
+    choice = _choose_attention(AttentionShape(tokens, tokens, heads, width, query.dtype), bias)
+    if choice == "operators":
+        return type(layer).mix_heads(layer, query, key, value, bias)
+    query, key, value = (x.transpose([0, 2, 1, 3]).flatten(2) for x in (query, key, value))
+    if choice == "flash":
+        return flash_attention.attend(query, key, value, heads, layer._scale)
+    return attention.attend(query, key, value, bias, Sequences(heads, layer._scale))
+
+
+def _choose_attention(shape: AttentionShape, bias: Tensor | None) -> Literal["kernels", "flash", "operators"]:
+    """Returns what computes an attention: our kernels, Paddle's FlashAttention, or plain operators."""
+    tokens = max(shape.queries, shape.keys)
+    problem = attention.find_problem(shape.width, shape.dtype, bias, tokens)
+    if problem is None:
+        return "kernels"
+    if bias is None and shape.dtype in attention.DTYPES:
+        flash_problem = flash_attention.find_problem(shape)
+        if flash_problem is None:
+            _report("attention", problem, "Paddle's FlashAttention")
+            return "flash"
+        problem = f"{problem}; Paddle's FlashAttention: {flash_problem}"
+    _report("attention", problem)
+    return "operators"
 
 
 def _window_attention(layer: WindowAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -200,8 +263,8 @@ def _window_attention(layer: WindowAttention, x: Tensor, mask: Tensor | None = N
     window = layer._window
     bias = layer._bias(mask)
     heads = layer._heads
-    supported = attention.supports(channels // heads, compute_dtype(x), bias, window**2)
-    if height % window or width % window or not supported:
+    problem = attention.find_problem(channels // heads, compute_dtype(x), bias, window**2)
+    if height % window or width % window or problem is not None:  # `_mix` then pads or reports the problem
         return type(layer).forward(layer, x, mask)
     packed = layer.project(x).reshape([batch, height * width, 3 * channels])
     order = _window_order(height, width, window, layer._shift if mask is not None else 0)
@@ -225,10 +288,17 @@ def _attend(
     """Replaces `DotProductAttention.forward`."""
     dtype = query.dtype
     width = query.shape[-1] // layer._heads
-    bias = bias if bias is None else bias.unsqueeze(0)
-    equal = query.shape[-1] == value.shape[-1] and key.dtype == value.dtype == dtype
-    if not equal or not attention.supports(width, dtype, bias, max(query.shape[1], key.shape[1])):
-        bias = None if bias is None else bias.squeeze(0)
-        return DotProductAttention.forward(layer, query, key, value, bias)
-    sequences = Sequences(layer._heads, layer._scale or width**-0.5)
-    return attention.attend(query, key, value, bias, sequences)
+    scale = layer._scale or width**-0.5
+    if query.shape[-1] != value.shape[-1]:
+        _report("attention", "the kernels need values and keys of the same width")
+    elif not key.dtype == value.dtype == dtype:
+        _report("attention", "the kernels need queries, keys and values of the same dtype")
+    else:
+        shape = AttentionShape(query.shape[1], key.shape[1], layer._heads, width, dtype)
+        choice = _choose_attention(shape, bias)
+        if choice == "kernels":
+            group = None if bias is None else bias.unsqueeze(0)
+            return attention.attend(query, key, value, group, Sequences(layer._heads, scale))
+        if choice == "flash":
+            return flash_attention.attend(query, key, value, layer._heads, scale)
+    return DotProductAttention.forward(layer, query, key, value, bias)

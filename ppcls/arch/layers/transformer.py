@@ -1,7 +1,8 @@
 """The transformer block of vision transformers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
-As in ViT, normalization precedes the attention and the MLP. The attention uses basic operators, not a
-fused operator.
+As in ViT, normalization precedes the attention and the MLP. These layers use basic operators, which all
+devices and export formats support. `ppcls.arch.fused.token_layers` makes them use fused kernels on a GPU, and
+`ppcls.arch.onednn.layers` on a CPU.
 """
 
 from __future__ import annotations
@@ -158,6 +159,13 @@ class SelfAttention(nn.Layer):  # type: ignore[misc]
         See `attend` for the bias.
         """
         query, key, value = self.unpack(packed)
+        return self.mix_heads(query, key, value, bias)
+
+    def mix_heads(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Maps queries, keys and values [B * W, heads, N, width / heads] to mixed values [B * W, N, width].
+
+        See `attend` for the bias.
+        """
         scores = self.compare(query, key)
         if bias is not None:
             groups = scores.reshape([-1, *bias.shape])

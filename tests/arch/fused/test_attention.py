@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import paddle
 import pytest
@@ -13,7 +11,7 @@ from paddle import Tensor
 from paddle.nn import functional as F
 
 from ppcls.arch.fused import attention as module
-from ppcls.arch.fused.attention import Sequences, attend, attend_packed, supports
+from ppcls.arch.fused.attention import Sequences, attend, attend_packed, find_problem
 
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2}
 DTYPES = list(TOLERANCE)
@@ -156,15 +154,19 @@ def test_attend_packed_large_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "dtype", "biased", "keys", "expected"),
+    ("width", "dtype", "biased", "keys", "problem"),
     [
-        (64, "float16", False, 500, True),
-        (32, "bfloat16", True, 64, True),
-        (32, "bfloat16", True, 65, False),
-        (48, "float16", False, 10, False),
-        (64, "float32", False, 10, False),
+        (64, "float16", False, 500, None),
+        (32, "bfloat16", True, 64, None),
+        (32, "bfloat16", True, 65, "the kernels have gradients of a bias for at most 64 tokens, got 65"),
+        (48, "float16", False, 10, "the kernels need heads of width 32 or 64, got 48"),
+        (64, "float32", False, 10, "the kernels need float16 or bfloat16, got float32"),
     ],
 )
-def test_supports(width: int, dtype: str, biased: bool, keys: int, expected: Any) -> None:
+def test_find_problem(width: int, dtype: str, biased: bool, keys: int, problem: str | None) -> None:
     bias = random((1, 1, 2, 2), "float32", 1) if biased else None
-    assert supports(width, getattr(paddle, dtype), bias, keys) is expected
+    assert find_problem(width, getattr(paddle, dtype), bias, keys) == problem
+    if biased:
+        assert bias is not None
+        bias.stop_gradient = True  # as in an evaluation
+        assert find_problem(width, getattr(paddle, dtype), bias, keys) is None
