@@ -74,7 +74,8 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
         class_num: Number of classes of the model; None if any label >= 0 is valid.
 
     Raises:
-        UserError: A label is out of range. The message lists the first ten samples.
+        UserError: A label is out of range. The message lists the first ten samples. If the smallest label is
+            1, it says how to train with these labels.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= (2**62 if class_num is None else class_num)))
     if not len(wrong):
@@ -86,6 +87,11 @@ def check_labels(labels: NDArray[np.int64], where: Callable[[int], str], class_n
             problem = f"expected a label >= 0, got {labels[at]}"
         lines.append(f"{where(at)}: {problem}")
     more = [f"… and {counted(len(wrong) - _SHOWN, 'more sample')}"] if len(wrong) > _SHOWN else []
+    if class_num is not None and labels.min() == 1:
+        more.append(
+            "the labels start at 1, but ppcls counts classes from 0: set Arch.class_num to "
+            f"{labels.max() + 1}, and class 0 has no images; or subtract 1 from all labels"
+        )
     raise UserError("\n".join([*lines, *more]))
 
 

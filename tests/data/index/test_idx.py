@@ -54,7 +54,8 @@ def test_pixels_and_labels_are_those_of_the_files(
     ("images", "labels", "text"),
     [
         ((4, 6), (4,), "expected images"),
-        ((4, 6, 6, 2), (4,), "expected images"),
+        ((4, 6, 6, 2), (4,), "expected images .*; set image_file"),
+        ((4, 3, 6, 6), (4,), r"found \[4, 3, 6, 6\]; the channels come first: .* images.transpose\(0, 2, 3, 1\)"),
         ((0, 6, 6), (0,), "expected images"),
         ((4, 6, 6), (3,), "expected the labels of 4 images"),
         ((4, 6, 6), (4, 6, 6), "expected the labels of 4 images"),
@@ -68,9 +69,26 @@ def test_files_that_do_not_belong_together(
         dataset.read(3)
 
 
+def test_transposed_images_are_read(tmp_path: Path) -> None:
+    """As the error about images with the channels first says."""
+    images = np.random.default_rng(1).integers(0, 256, (2, 3, 6, 4), np.uint8)
+    index = write(tmp_path, images.transpose(0, 2, 3, 1), np.array([0, 1], np.uint8)).read(2)
+    decoded = cv2.imdecode(np.frombuffer(index.read(1), np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
+    np.testing.assert_array_equal(decoded, np.moveaxis(images[1], 0, -1))
+
+
+def test_labels_from_1(tmp_path: Path) -> None:
+    labels = np.arange(1, 27, dtype=np.uint8)  # as in EMNIST Letters
+    dataset = write(tmp_path, np.zeros((26, 6, 6), np.uint8), labels)
+    for classes in (10, 26):
+        with pytest.raises(UserError, match=r"\nthe labels start at 1, .*: set Arch.class_num to 27, and class 0"):
+            dataset.read(classes)
+    assert dataset.read(27).labels.tolist() == labels.tolist()
+
+
 def test_label_without_class(tmp_path: Path) -> None:
     dataset = write(tmp_path, np.zeros((2, 6, 6), np.uint8), np.array([0, 7], np.uint8))
-    with pytest.raises(UserError, match=r"labels, image 1: label 7 is not in 0\.\.2"):
+    with pytest.raises(UserError, match=r"labels, image 1: label 7 is not in 0\.\.2; Arch.class_num is 3$"):
         dataset.read(3)
 
 
