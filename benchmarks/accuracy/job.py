@@ -65,14 +65,13 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
     amp = config.AMP
     network = _network(arch)
     test = config.DataLoader.splits["Eval"]
-    files = _files(train)
     transforms = _transforms("Train", train, _TRANSFORMS)
     normalize = transforms["NormalizeImage"]
     for_test = _transforms("Eval", test, _EVAL_TRANSFORMS)
     for key in ("mean", "std"):
         _check(f"DataLoader.Eval: NormalizeImage.{key}", for_test["NormalizeImage"][key], normalize[key])
     batch_size = train.sampler.rows(1)
-    images = len(read_idx(Path(files["label_file"])))
+    images = len(read_idx(Path(_dataset(train).label_file)))
     drop_last = train.sampler.drop_last
     per_epoch = images // batch_size if drop_last else -(-images // batch_size)
     rate = config.Optimizer.lr.build(config.Global.epochs, per_epoch)
@@ -85,8 +84,8 @@ def describe_run(config: Config, weights: Path, *, compiled: bool) -> dict[str, 
         "classes": arch.class_num,
         "network": network,
         "weights": str(weights),
-        "train": files,
-        "test": _files(test),
+        "train": _images(train, transforms),
+        "test": _images(test, for_test),
         "batch_size": batch_size,
         "drop_last": drop_last,
         "optimizer": _optimizer(config.Optimizer),
@@ -194,13 +193,29 @@ def _sharpness_aware(optimizer: Optimizer) -> dict[str, Any] | None:
     return {"rho": optimizer.sam_rho, "first_epoch": optimizer.sam_first_epoch}
 
 
-def _files(split: Split) -> dict[str, str]:
+def _images(split: Split, transforms: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Returns the files of a split, and height and width of its images."""
+    dataset = _dataset(split)
+    width, height = _image_size(dataset, transforms)
+    files = {"image_file": dataset.image_file, "label_file": dataset.label_file}
+    return {**files, "size": [height, width]}
+
+
+def _image_size(dataset: IdxDataset, transforms: dict[str, dict[str, Any]]) -> tuple[int, int]:
+    """Returns width and height of the images: those of ``ResizeImage``, or without it those of the file."""
+    if "ResizeImage" in transforms and (size := transforms["ResizeImage"]["size"]) is not None:
+        return tuple(size)
+    height, width = read_idx(Path(dataset.image_file)).shape[1:3]
+    return width, height
+
+
+def _dataset(split: Split) -> IdxDataset:
     dataset = split.dataset
     if not isinstance(dataset, IdxDataset):
         raise UserError(
             f"DataLoader: expected IdxDataset, which the script for PyTorch reads, got {dataset.kind}"
         )
-    return {"image_file": dataset.image_file, "label_file": dataset.label_file}
+    return dataset
 
 
 def _transforms(name: str, split: Split, expected: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -221,11 +236,11 @@ def _transforms(name: str, split: Split, expected: tuple[str, ...]) -> dict[str,
     _check(f"{place}: transforms", kinds, [kind for kind in expected if kind in kinds])
     transforms = {spec.kind: spec.model_dump() for spec in split.dataset.transform_ops}
     _check(f"{place}: NormalizeImage", "NormalizeImage" in transforms, True)
-    height, width = read_idx(Path(_files(split)["image_file"])).shape[1:3]
+    size = _image_size(_dataset(split), transforms)
     required: dict[str, dict[str, Any]] = {
-        "ResizeImage": {"size": (width, height)},
+        "ResizeImage": {"size": size, "interpolation": "bilinear", "backend": "cv2"},
         "Pad": {"fill": (0.0,), "padding_mode": "constant"},
-        "RandomCropImage": {"size": (width, height)},
+        "RandomCropImage": {"size": size},
         "RandFlipImage": {"flip_code": 1},
         "NormalizeImage": {"scale": 1 / 255},
         "RandomErasing": {"mean": (0.0,), "mode": "const", "use_log_aspect": False},

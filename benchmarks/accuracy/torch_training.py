@@ -5,6 +5,7 @@ per evaluation. It imports nothing from ppcls, because the interpreter with PyTo
 ppcls needs.
 
 Decisions:
+- Images of another size than that of ``ResizeImage`` are resized once, when they are loaded.
 - All images are on the device, and they are augmented there in whole batches. This is the fastest way in
   PyTorch for data sets of this size, so the comparison of seconds is fair.
 - The initial weights and the learning rate of each update come from ppcls, so both start from the same
@@ -32,6 +33,7 @@ from torch.nn import functional
 from torch.nn.utils import get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from benchmarks.accuracy.resize import resize
 from benchmarks.accuracy.torch_augment import Augmenter, Mixer
 from benchmarks.accuracy.torch_networks import build_network
 
@@ -130,13 +132,15 @@ def main(job: dict[str, Any]) -> None:
     start = time.perf_counter()
 
     def load(part: str) -> tuple[Tensor, Tensor]:
-        pixels = torch.from_numpy(read_idx(job[part]["image_file"]).copy()).to(device)
+        images = resize(read_idx(job[part]["image_file"]), job[part]["size"])
+        pixels = torch.from_numpy(images.copy()).to(device)
         labels = torch.from_numpy(read_idx(job[part]["label_file"]).copy()).long().to(device)
         if pixels.ndim == 3:  # grey images
             pixels = pixels[..., None].expand(-1, -1, -1, 3)
         mean, std = (torch.tensor(job[key], device=device) for key in ("mean", "std"))
-        images = ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
-        return images.to(dtype or torch.float32).contiguous(memory_format=torch.channels_last), labels
+        normalized = ((pixels.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+        normalized = normalized.to(dtype or torch.float32)
+        return normalized.contiguous(memory_format=torch.channels_last), labels
 
     images, labels = load("train")
     test_images, test_labels = load("test")

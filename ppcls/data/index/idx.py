@@ -68,9 +68,7 @@ class IdxDataset(Dataset):
         if pixels.ndim not in (3, 4) or pixels.shape[3:] not in ((), (3,)) or 0 in pixels.shape:
             remedy = "set image_file of the dataset to the file of the images"
             if pixels.shape[1:2] == (3,) and pixels.ndim == 4:
-                remedy = (
-                    "the channels come first: write the file again, with images.transpose(0, 2, 3, 1) in NumPy"
-                )
+                remedy = "the channels come first: in NumPy, write images.transpose(0, 2, 3, 1) instead"
             raise UserError(
                 f"{image_file}: expected images [N, height, width] or [N, height, width, 3], found "
                 f"{list(pixels.shape)}; {remedy}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 
 from benchmarks.accuracy.command import AccuracyCurve, describe, measure_accuracy
 from benchmarks.accuracy.job import describe_run, write_weights
+from benchmarks.accuracy.resize import resize
+from ppcls.data.transforms.numpy_ops import apply
+from ppcls.data.transforms.specs import ResizeImage
 from ppcls.errors import UserError
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
@@ -18,16 +22,16 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 NAMES = ("wrn", "wrn28", "resnet18", "fast", "vit", "convnext")
 
 
-def load(folder: Path, name: str, *changes: str) -> Config:
+def load(folder: Path, name: str, *changes: str, shape: Sequence[int] = (28, 28)) -> Config:
     """Returns a config of Fashion-MNIST with ten images per split, which it writes to ``folder``."""
-    return load_config(CONFIGS / f"fashion_mnist_{name}.yaml", [*small(folder), *changes])
+    return load_config(CONFIGS / f"fashion_mnist_{name}.yaml", [*small(folder, shape), *changes])
 
 
-def small(folder: Path) -> list[str]:
+def small(folder: Path, image_shape: Sequence[int] = (28, 28)) -> list[str]:
     """Writes ten images per split to ``folder``, and returns the overrides that use them on a CPU."""
     data = {}
     for split in ("Train", "Eval"):
-        for kind, shape in (("image", (10, 28, 28)), ("label", (10,))):
+        for kind, shape in (("image", (10, *image_shape)), ("label", (10,))):
             header = bytes([0, 0, 8, len(shape), *(byte for size in shape for byte in (0, 0, 0, size))])
             file = folder / f"{split}-{kind}.idx"
             file.write_bytes(header + np.zeros(shape, np.uint8).tobytes())
@@ -92,6 +96,30 @@ def test_every_config_of_fashion_mnist_has_a_run_in_pytorch(tmp_path: Path, name
     }.get(name)
 
 
+@pytest.mark.parametrize("shape", [(28, 28), (20, 20), (32, 40, 3)])
+def test_job_has_the_size_of_resized_images(tmp_path: Path, shape: Sequence[int]) -> None:
+    job = describe_run(load(tmp_path, "fast", shape=shape), tmp_path / "weights.npz", compiled=True)
+    assert job["train"]["size"] == job["test"]["size"] == [28, 28]
+
+
+@pytest.mark.parametrize("size", [(28, 28), (19, 45)])
+@pytest.mark.parametrize("shape", [(28, 28), (20, 20), (32, 32, 3), (57, 64, 3), (1, 7)])
+def test_script_resizes_images_as_ppcls(shape: Sequence[int], size: tuple[int, int]) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (3, *shape), np.uint8)
+    height, width = size
+    spec = ResizeImage(size=(width, height))
+    expected = np.stack([apply(spec, image.reshape(*shape[:2], -1), ()) for image in images])
+    resized = resize(images, size).reshape(expected.shape)
+    assert np.abs(resized.astype(int) - expected).max() <= 1  # OpenCV computes in fixed point
+
+
+def test_many_images_are_resized_in_batches() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (1001, 4, 5), np.uint8)
+    resized = resize(images, (3, 7))
+    for position in (0, 999, 1000):
+        np.testing.assert_array_equal(resized[position], resize(images[position : position + 1], (3, 7))[0])
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -151,6 +179,14 @@ def test_weights_have_the_names_of_pytorch(tmp_path: Path) -> None:
         ),
         ("Optimizer.name=Lamb", r"Optimizer\.name: expected Momentum or AdamW"),
         ("Optimizer.clip_norm=1.0", r"Optimizer\.clip_norm: expected None"),
+        (
+            "DataLoader.Train.dataset.transform_ops.1.ResizeImage={size: 28, backend: pil}",
+            r"ResizeImage\.backend: expected cv2",
+        ),
+        (
+            "DataLoader.Train.dataset.transform_ops.1.ResizeImage.size=32",
+            r"RandomCropImage\.size: expected \(32, 32\)",
+        ),
         ("Global.update_freq=2", r"Global\.update_freq: expected 1"),
         ("DataLoader.Train.dataset.transform_ops.3={ColorJitter: {}}", "does not have ColorJitter"),
         (

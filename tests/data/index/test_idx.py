@@ -55,7 +55,7 @@ def test_pixels_and_labels_are_those_of_the_files(
     [
         ((4, 6), (4,), "expected images"),
         ((4, 6, 6, 2), (4,), "expected images .*; set image_file"),
-        ((4, 3, 6, 6), (4,), r"found \[4, 3, 6, 6\]; the channels come first: .* images.transpose\(0, 2, 3, 1\)"),
+        ((4, 3, 6, 6), (4,), r"channels come first: .* images\.transpose\(0, 2, 3, 1\)"),
         ((0, 6, 6), (0,), "expected images"),
         ((4, 6, 6), (3,), "expected the labels of 4 images"),
         ((4, 6, 6), (4, 6, 6), "expected the labels of 4 images"),
@@ -81,7 +81,7 @@ def test_labels_from_1(tmp_path: Path) -> None:
     labels = np.arange(1, 27, dtype=np.uint8)  # as in EMNIST Letters
     dataset = write(tmp_path, np.zeros((26, 6, 6), np.uint8), labels)
     for classes in (10, 26):
-        with pytest.raises(UserError, match=r"\nthe labels start at 1, .*: set Arch.class_num to 27, and class 0"):
+        with pytest.raises(UserError, match=r"\nthe labels start at 1, .*: set Arch.class_num to 27, and"):
             dataset.read(classes)
     assert dataset.read(27).labels.tolist() == labels.tolist()
 
