@@ -96,6 +96,13 @@ def test_every_config_of_fashion_mnist_has_a_run_in_pytorch(tmp_path: Path, name
     }.get(name)
 
 
+@pytest.mark.parametrize("name", ["wrn", "wrn28", "resnet18", "fast"])
+def test_recipes_that_were_run_have_a_target(tmp_path: Path, name: str) -> None:
+    target = load(tmp_path, name).Global.target
+    assert target is not None
+    assert 0.94 <= target["top1"] < 0.97
+
+
 @pytest.mark.parametrize("shape", [(28, 28), (20, 20), (32, 40, 3)])
 def test_job_has_the_size_of_resized_images(tmp_path: Path, shape: Sequence[int]) -> None:
     job = describe_run(load(tmp_path, "fast", shape=shape), tmp_path / "weights.npz", compiled=True)
