@@ -16,7 +16,7 @@ from ppcls.config.base.yaml import dump_yaml, parse_yaml
 from ppcls.engine.autotune import autotune as module
 from ppcls.engine.autotune import ways
 from ppcls.engine.autotune.autotune import autotune, first_execution, list_open_settings, thread_counts
-from ppcls.engine.autotune.processes import MeasurementFailed, Sample
+from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.engine.autotune.ways import Criteria, Execution, choose
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
@@ -435,6 +435,36 @@ def test_autotune_resumed_run_repeats_the_record_of_its_checkpoint(
     reason = "from an earlier measurement" if damage else "as before the interruption"
     assert f"8 threads, {reason}" in capsys.readouterr().err
     assert not hyperthreads.measured
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Global__device": "cpu"},
+        pytest.param({"Global__device": "gpu", "Global__cuda_graph": True}, marks=pytest.mark.gpu),
+        pytest.param(
+            {
+                "Global__device": "gpu",
+                "Global__cuda_graph": True,
+                "Global__fused_kernels": True,
+                "Arch__data_format": "NHWC",
+                "AMP": {"level": "O1", "dtype": "float16"},
+            },
+            marks=pytest.mark.gpu,
+        ),
+    ],
+)
+def test_process_measures_training_and_inference(
+    make_yaml: Callable[..., Path], changes: dict[str, Any]
+) -> None:
+    file = make_yaml(Arch__name="ResNet18", Global__use_dali=False, **changes)
+    task = {"config": str(file), "plan": {"warm_up": 5, "settle": 0.0, "seconds": 0.1, "steps": 2}}
+    sample = MeasuringProcess(worker_command(module._WORKER), task, 300.0).run()
+    assert min(sample["inference_images_per_second"], sample["images_per_second"]) > 0
+    if not changes.get("Global__cuda_graph"):
+        disturbed = MeasuringProcess(worker_command(module._WORKER), {**task, "noise": 0.1}, 300.0).run()
+        assert "inference_images_per_second" not in disturbed
+        assert disturbed["losses"] != sample["losses"]
 
 
 @pytest.mark.slow
