@@ -34,7 +34,7 @@ from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasuringProcess, Sample, worker_command
 from ppcls.engine.autotune.ways import WAYS, Criteria, Execution, choose, log
-from ppcls.engine.autotune.worthwhile import estimate_update, saves_time
+from ppcls.engine.autotune.worthwhile import estimate_update, fits_limit, saves_time
 from ppcls.engine.core.settings import AMP, Autotuned, EngineSettings, ExecutionSettings, TrainingSettings
 from ppcls.errors import UserError
 from ppcls.files import read_regular, write_text
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # the engine is below the recipe
     from ppcls.optimizer.base import Optimizer
     from ppcls.recipe.schema import Config
 
+_MEASUREMENT = 60.0  # usual duration of a measurement in seconds
 MIN_UPDATES = 2000  # updates of a run on a GPU from which a measurement of about a minute is worthwhile
 MIN_CPU_UPDATES = 300  # the same on a CPU, for architectures whose updates have an unknown duration
 _WORKER = Path(__file__).with_name("worker.py")
@@ -170,11 +171,11 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
 
     updates = count_updates(settings, split, config.class_count(training=True))
     rank_images = split.sampler.rows(read_launch().world_size) * settings.update_freq
-    is_long = updates >= machine.min_updates
+    is_long = updates >= machine.min_updates and fits_limit(_MEASUREMENT, settings.time_limit)
     if machine.cores is not None:
         seconds = estimate_update(arch.name, rank_images, settings.image_shape[1], machine.cores)
         if seconds is not None:
-            is_long = saves_time(updates, seconds)
+            is_long = saves_time(updates, seconds, settings.time_limit)
     if not machine.uses_cache and not is_long:
         return untuned
     model = model_facts(settings, arch, config.AMP, config.Optimizer)

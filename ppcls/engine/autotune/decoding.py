@@ -40,6 +40,8 @@ from ppcls.engine.autotune.autotune import (
 )
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.engine.autotune.ways import log
+from ppcls.engine.autotune.worthwhile import fits_limit
+from ppcls.engine.core.settings import EngineSettings
 from ppcls.errors import UserError, counted
 from ppcls.files import read_regular, write_text
 from ppcls.files.temporary import temporary_folder
@@ -54,6 +56,7 @@ if TYPE_CHECKING:  # the engine is below the recipe
 
 Way = Mapping[str, Any]  # values of keys of ``DataLoader.Train.loader.dali``
 
+_MEASUREMENT = 30.0  # usual duration of a measurement in seconds
 MIN_UPDATES = 10_000  # updates of a run from which a measurement of about half a minute is worthwhile
 _WORKER = Path(__file__).with_name("worker.py")
 _WAYS: Sequence[Way] = (
@@ -117,7 +120,10 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
         with lock_file(file.with_suffix(".lock")):  # of several ranks, the first one measures
             if file.is_file():
                 chosen = dict(json.loads(read_regular(file))["chosen"])
-            elif count_updates(settings, split, config.class_count(training=True)) < MIN_UPDATES:
+            elif (
+                not fits_limit(_MEASUREMENT, settings.time_limit)
+                or count_updates(settings, split, config.class_count(training=True)) < MIN_UPDATES
+            ):
                 return config
             else:
                 yaml = dump_yaml(config.model_dump(mode="json"))
@@ -130,6 +136,12 @@ def choose_decoder(config: Config, checkpoint: Path | None = None) -> Config:
     if chosen["decode_on"] != "auto":
         log(f"decodes images on {describe(chosen)} (DataLoader.Train.loader.dali.decode_on)")
     return tuned
+
+
+def _is_long(settings: EngineSettings, split: Split, classes: int | None) -> bool:
+    """Returns whether a run is long enough to measure."""
+    enough = count_updates(settings, split, classes) >= MIN_UPDATES
+    return enough and fits_limit(_MEASUREMENT, settings.time_limit)
 
 
 def describe(way: Way) -> str:

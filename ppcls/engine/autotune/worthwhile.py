@@ -1,9 +1,10 @@
-"""Decides whether a run on a CPU is long enough that measuring how to execute its steps saves time.
+"""Decides whether a run is long enough that measuring how to execute its steps saves time.
 
 Decisions:
 - The duration of an update is estimated from the table of architectures, not measured: starting a process to
   measure it takes most of the time that a short run could save. An estimate also gives the same choice, and
   the same weights, each time.
+- A measurement counts towards ``Global.time_limit``, so it may take only a small part of the limit.
 - oneDNN's layers need 21 to 59 % of the time of Paddle's kernels (docs/measurements/cpu.md), so at least 40 %
   of the run is saved. The measurement must take at most half of that, because the estimate can be wrong by a
   factor of two, and other programs slow down the start of processes more than training.
@@ -26,6 +27,19 @@ _TRAINING = 0.33
 _EXPONENT = 1.3
 
 
+_MOST_OF_LIMIT = 0.05  # share of the time limit of a run that a measurement on a GPU may take
+
+
+def fits_limit(measurement: float, limit: float | None) -> bool:
+    """Returns whether a measurement takes only a small part of the time limit of a run.
+
+    Args:
+        measurement: Expected duration of the measurement in seconds.
+        limit: Time limit of the run in seconds; None without a limit.
+    """
+    return limit is None or measurement <= _MOST_OF_LIMIT * limit
+
+
 def estimate_update(arch: str, images: int, side: int, cores: int) -> float | None:
     """Returns the expected duration in seconds of an update in float32 with Paddle's kernels on a CPU.
 
@@ -45,11 +59,14 @@ def estimate_update(arch: str, images: int, side: int, cores: int) -> float | No
     return images / (_TRAINING * cores * entry.speed * scale)
 
 
-def saves_time(updates: int, seconds: float) -> bool:
+def saves_time(updates: float, seconds: float, limit: float | None = None) -> bool:
     """Returns whether a measurement takes less time than it can save.
 
     Args:
         updates: Updates of the run.
         seconds: Duration of an update with Paddle's kernels.
+        limit: Time limit of the run in seconds; None without a limit.
     """
+    if limit is not None:
+        updates = min(updates, limit / seconds)
     return updates * seconds * _SAVED >= _MARGIN * (_START + _UPDATES * seconds)

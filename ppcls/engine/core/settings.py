@@ -226,7 +226,8 @@ class ExecutionSettings(Section):
     a minute on a GPU and ten to twenty seconds on a CPU, once for each combination of model, batch size,
     precision, share of the evaluations, machine and version. The duration of a run on a CPU is estimated from
     the speed of the architecture in docs/models.md; runs of architectures without a speed there are measured
-    from 300 updates. Shorter runs with float16 use NHWC if Arch.data_format is not set."""
+    from 300 updates. Shorter runs with float16 use NHWC if Arch.data_format is not set. Nothing is measured
+    on a GPU if `time_limit` is below 20 minutes."""
     autotuned: Autotuned | None = None
     """What `autotune` measured. The configs of checkpoints contain it; do not set it yourself. It is ignored
     if an override sets `fused_kernels`, Arch.name or Arch.data_format."""

@@ -244,6 +244,19 @@ def test_autotune_short_run_measures_nothing(
     assert not card.measured
 
 
+@pytest.mark.parametrize(("limit", "measured"), [(60, False), (1199, False), (1201, True)])
+def test_autotune_takes_only_a_small_part_of_the_time_limit(
+    make_config: Callable[..., Config], card: Timer, limit: float, measured: bool
+) -> None:
+    tuned = autotune(make_config(**HALF, Global__time_limit=limit))
+    assert bool(card.measured) == measured
+    assert tuned.Arch.data_format == "NHWC"
+    earlier = len(card.measured)
+    autotune(make_config(**HALF))
+    assert autotune(make_config(**HALF, Global__time_limit=limit)).Global.cuda_graph is True, "from the cache"
+    assert len(card.measured) == max(earlier, 5)
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"chosen": {"layout": "NHWC"}}'])
 def test_autotune_damaged_cache_is_reported_and_nothing_is_measured(
     make_config: Callable[..., Config], card: Timer, capsys: pytest.CaptureFixture[str], content: str

@@ -106,6 +106,7 @@ def test_choice_is_measured_once_and_only_for_the_images_of_training(
         {"DataLoader__Train__loader__dali": {"decode_on": "cpu"}},
         {"DataLoader__Train__loader__dali": {"hw_decoder_load": 0.5}},
         {"DataLoader__Train__cache": "memory"},
+        {"Global__time_limit": 599},
     ],
 )
 def test_other_runs_are_unchanged(

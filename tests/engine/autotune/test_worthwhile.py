@@ -53,3 +53,9 @@ def test_a_measured_run_saves_the_time_of_the_measurement(updates: int, seconds:
     if saves_time(updates, seconds):
         assert 0.4 * run > measurement
         assert saves_time(updates + 1, seconds)
+
+
+def test_time_limit_makes_a_long_run_short() -> None:
+    assert saves_time(100_000, 0.1)
+    assert saves_time(100_000, 0.1, limit=10_000)
+    assert not saves_time(100_000, 0.1, limit=30)
