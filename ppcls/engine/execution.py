@@ -63,7 +63,7 @@ def choose_step(
     execution = "a compiled model" if isinstance(state.network, CompiledModel) else "operator by operator"
     if settings.fused_kernels is True:
         execution += ", with fused kernels"
-    elif (reason := _fusion_blocker(state, settings, arch)) is not None:
+    elif (reason := fusion_blocker(state, settings, arch)) is not None:
         execution += f", without fused kernels, because {reason}"
     if settings.recompute:
         execution += ", with recomputed activations"
@@ -84,7 +84,7 @@ def choose_step(
     return train_step, f"steps: {execution}; no CUDA graph: {blocker}"
 
 
-def _fusion_blocker(state: TrainState, settings: ExecutionSettings, arch: AnyArch) -> str | None:
+def fusion_blocker(state: TrainState, settings: ExecutionSettings, arch: AnyArch) -> str | None:
     """Returns why an architecture excludes the fused kernels; None if only settings decide about them.
 
     Without this line, nobody would notice that `ppcls.engine.autotune` measures nothing for such a model.

@@ -62,7 +62,7 @@ from ppcls.engine.evaluation.evaluate import build_evaluator
 from ppcls.engine.evaluation.gap import GapMonitor
 from ppcls.engine.evaluation.labels import compare_listed_data, compare_teachers
 from ppcls.engine.evaluation.report_inputs import ReportImages
-from ppcls.engine.execution import connect
+from ppcls.engine.execution import connect, fusion_blocker
 from ppcls.engine.head.expectation import Choice
 from ppcls.engine.head.fit import fit_head_epoch
 from ppcls.engine.head.label_check import LabelCheck
@@ -191,11 +191,13 @@ def build_run(
             notes += describe_disk_space(state, settings, output_dir, settings.epochs - state.epoch)
     # Data and weights may differ between machines. This check needs them, so it can't come earlier.
     agree(config.model_dump(mode="json"), runtime, indexes)
+    unfused = fusion_blocker(state, settings, config.Arch) is not None
     state, step, execution = connect(state, settings, config.Arch, train_split)
     if isinstance(step, GraphedStep) and evaluator is not None:
         evaluator = replace(evaluator, forward=GraphedForward(step.capture, lambda: step.captured))
     memory_report = _check_memory(splits if settings.use_dali else {}, runtime, notes)
-    if runtime.device == "gpu" or isinstance(step, GraphedStep):  # a CPU offers no choice
+    # On a CPU, the fused kernels are the only choice, and `autotune` logs it.
+    if runtime.device == "gpu" or isinstance(step, GraphedStep) or unfused:
         notes.append(execution)
     run = Run(
         state,

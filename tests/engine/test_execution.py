@@ -25,6 +25,7 @@ from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
 from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.execution import choose_step
+from ppcls.engine.setup import build_run
 from ppcls.engine.train import train
 from ppcls.errors import UserError
 from ppcls.recipe.schema import Config
@@ -179,6 +180,16 @@ def test_choose_step_explains_that_an_architecture_excludes_fused_kernels(
     _, how = chosen(make_config("x", Global__cuda_graph=False, **overrides), run)
     expected = "" if reason is None else f", without fused kernels, because {reason}"
     assert how == f"steps: operator by operator{expected}; no CUDA graph (Global.cuda_graph)"
+
+
+@pytest.mark.parametrize(("name", "count"), [("shufflenet_v2_x0_25", 1), ("PPLCNet_x0_25", 0)])
+def test_run_on_a_cpu_logs_that_an_architecture_excludes_fused_kernels(
+    make_config: Callable[..., Config], tmp_path: Path, name: str, count: int
+) -> None:
+    run = build_run(make_config("x", Arch__name=name), Runtime(), tmp_path / "run")
+    lines = [note for note in run.notes if note.startswith("steps: ")]
+    assert len(lines) == count
+    assert all(f"without fused kernels, because {name} accepts only images in NCHW" in line for line in lines)
 
 
 def test_choose_step_names_the_layout_that_fused_kernels_need(
