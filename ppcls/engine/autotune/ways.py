@@ -95,7 +95,7 @@ class FastestWay:
     Attributes:
         execution: Fastest way for training and evaluations together.
         training: Images per second of training, by each way that was accepted.
-        inference: Images per second of evaluation, by the same ways.
+        inference: Images per second of evaluation, by those of the same ways that could be measured.
     """
 
     execution: Execution
@@ -185,11 +185,14 @@ def choose(
             log(f"  {way}: skipped: {error}")
             continue
         training[way] = rate = sample["images_per_second"]
-        inference[way] = evaluation = sample["inference_images_per_second"]
-        log(
-            f"  {way}: {rate:,.0f} images/s, {sample['step'] * 1e3:.1f} ms per step, "
-            f"evaluation {evaluation:,.0f} images/s"
-        )
+        line = f"  {way}: {rate:,.0f} images/s, {sample['step'] * 1e3:.1f} ms per step"
+        evaluation = sample.get("inference_images_per_second")
+        if evaluation is None:
+            log(f"{line}; evaluation not measured: {sample['inference_error']}")
+            evaluation = rate  # slower than evaluations usually are
+        else:
+            log(f"{line}, evaluation {evaluation:,.0f} images/s")
+            inference[way] = evaluation
         speeds[way] = 1 / (1 / rate + criteria.evaluated / evaluation)
         if not name or speeds[way] > _USED_FROM[name] * speeds.get(best, 0.0):
             best = way

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def measure(task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sample of a task: ``config``, `TimingPlan`'s fields and optionally ``noise``.
 
-    Without noise, the sample has ``inference_images_per_second``, too.
+    Without noise, the sample has ``inference_images_per_second``, too, or the reason of a failure,
+    ``inference_error``.
 
     If the task has ``ways`` to decode, the sample has ``rates``: for each way, the images per second of the
     training with the images of the config, or the reason of a failure.
@@ -62,7 +63,10 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
                 sample = time_updates(plan, workload, run)
                 if noise:
                     return sample
-                rate = time_inference(plan, workload, run, sample["step"] * sample["steps"])
+                try:
+                    rate = time_inference(plan, workload, run, sample["step"] * sample["steps"])
+                except (MemoryError, OSError, RuntimeError) as error:  # the training is measured nevertheless
+                    return {**sample, "inference_error": shorten(error)}
                 return {**sample, "inference_images_per_second": rate}
             run_updates(workload, run, plan.warm_up)
             return {"rates": [_time_way(partial(build, way), run, workload, plan) for way in task["ways"]]}
@@ -84,7 +88,12 @@ def _time_way(build: Callable[[], Loader], run: Runtime, workload: Workload, pla
         finally:
             loader.release()
     except (MemoryError, RuntimeError, UserError) as error:
-        return " ".join(str(error).split())[:300]
+        return shorten(error)
+
+
+def shorten(error: BaseException) -> str:
+    """Returns the beginning of an error's message in one line."""
+    return " ".join(str(error).split())[:300]
 
 
 def main(folder: Path) -> int:

@@ -14,10 +14,11 @@ import pytest
 from ppcls.api import fit
 from ppcls.config.base.yaml import dump_yaml, parse_yaml
 from ppcls.engine.autotune import autotune as module
-from ppcls.engine.autotune import ways
+from ppcls.engine.autotune import timing, ways
 from ppcls.engine.autotune.autotune import autotune, first_execution, list_open_settings, thread_counts
 from ppcls.engine.autotune.processes import MeasurementFailed, MeasuringProcess, Sample, worker_command
 from ppcls.engine.autotune.ways import Criteria, Execution, choose
+from ppcls.engine.autotune.worker import measure
 from ppcls.recipe.load import load_config
 from ppcls.recipe.schema import Config
 from ppcls.runtime.hardware import Card
@@ -64,6 +65,25 @@ NHWC, COMPILED = Execution("NHWC", True), Execution("NHWC", True, True)
 COMPILED_NCHW = Execution(cuda_graph=True, to_static=True)
 FUSED = Execution("NHWC", True, fused_kernels=True)
 RATES = {EAGER: 100.0, GRAPH: 200.0, NHWC: 300.0, COMPILED: 400.0, COMPILED_NCHW: 250.0, FUSED: 350.0}
+
+
+def test_choose_uses_a_way_whose_evaluation_failed(
+    make_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = {"inference_images_per_second": None, "inference_error": "no capture"}
+    config = make_config(**HALF)
+    settings = list_open_settings(config.Global, config.Arch)
+    first = first_execution(config.Global, config.Arch, settings)
+    for failed in (RATES, {COMPILED: 0}):
+        timer = Timer(RATES, changes=dict.fromkeys(failed, failure))
+        choice = choose(first, settings, timer, Criteria(0.05, MEMORY, evaluated=0.1))
+        assert choice.execution == COMPILED
+        assert choice.inference == {
+            way: 4 * rate for way, rate in choice.training.items() if way not in failed
+        }
+        assert "evaluation not measured: no capture" in capsys.readouterr().err
+        record = choice.record("a CPU")
+        assert len(record.inference_images_per_second) == len(choice.inference)
 
 
 def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
@@ -478,6 +498,21 @@ def test_process_measures_training_and_inference(
         disturbed = MeasuringProcess(worker_command(module._WORKER), {**task, "noise": 0.1}, 300.0).run()
         assert "inference_images_per_second" not in disturbed
         assert disturbed["losses"] != sample["losses"]
+
+
+def test_sample_without_inference_says_why(
+    make_yaml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> float:
+        raise RuntimeError("operator\nnot supported")
+
+    monkeypatch.setattr(timing, "time_inference", fail)
+    file = make_yaml(Arch__name="ResNet18", Global__use_dali=False, Global__device="cpu")
+    plan = {"warm_up": 1, "settle": 0.0, "seconds": 0.01, "steps": 1}
+    sample = measure({"config": str(file), "plan": plan})
+    assert sample["inference_error"] == "operator not supported"
+    assert "inference_images_per_second" not in sample
+    assert sample["images_per_second"] > 0
 
 
 @pytest.mark.slow
