@@ -329,7 +329,7 @@ TEXTS = {
     *("model_name_pairs", "key", "student_keepkeys", "teacher_keepkeys", "s_key", "t_key", "s_keys"),
     *("t_keys", "model_name_pair", "no_weight_decay_name", "freeze", "train_only", "pattern", "delimiter"),
     *("extensions", "source", "config_str", "model_key", "label_0", "label_1", "class_names"),
-    *("image_column", "label_column"),
+    *("image_column", "label_column", "machine"),
 }
 
 
