@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+from ppcls.data.loaders.dali.settings import DECODING_THREADS, SHARING_THREADS
 from ppcls.data.loaders.section import Dali
 from ppcls.engine.profiling.scaling import DATA, EXCHANGE, OTHER, UNEQUAL
 from ppcls.errors import counted
@@ -13,7 +15,6 @@ from ppcls.report.summary.rounding import format_ratio
 _LOADER = "DataLoader.Train.loader"
 _NEGLIGIBLE = 0.05  # largest share of waiting time that needs no change
 _LARGE = 8  # smallest ratio of stored to used pixels for which smaller files are suggested
-_MIN_CORES = 8  # smallest number of cores per process with which the CPU can decode for a GPU
 _HW_DECODER_LOAD = 0.65  # DALI's default; with less, the hardware decoder is often idle
 
 
@@ -97,6 +98,8 @@ class LoadingSpeed:
         cores: CPU cores per process.
         workers: Workers of paddle.io per process.
         threads: Threads of DALI per process.
+        decoding: Device that decodes images with DALI during training.
+        can_share: Whether the GPU has enough memory to decode on both devices.
         dali: Section ``dali`` of the loader's config.
         picture: Mean number of pixels of the stored images; None if unknown.
         pixels_used: Number of pixels of each image that the model gets.
@@ -112,6 +115,8 @@ class LoadingSpeed:
     cores: int
     workers: int
     threads: int
+    decoding: Literal["cpu", "gpu", "both"]
+    can_share: bool
     dali: Dali
     picture: float | None
     pixels_used: int
@@ -144,19 +149,28 @@ def _rules_for_paddle(speed: LoadingSpeed) -> Iterator[str]:
         )
 
 
+def _rules_for_decoding(speed: LoadingSpeed) -> Iterator[str]:
+    """Yields another device to decode on. The numbers of cores are those of ``decode_on: auto``."""
+    several = speed.can_share and speed.cores >= SHARING_THREADS
+    if speed.decoding == "gpu" and speed.loader > speed.step:
+        slow = "a GPU decodes slowly while it trains, and the loader alone was fast enough"
+        if speed.cores >= DECODING_THREADS:
+            yield f"set {_LOADER}.dali.decode_on=cpu: {slow}"
+        elif several:
+            yield f"set {_LOADER}.dali.decode_on=both: {slow}"
+    elif speed.decoding == "cpu" and several:
+        yield f"set {_LOADER}.dali.decode_on=both: the GPU can decode a part of the batches"
+
+
 def _rules_for_dali(speed: LoadingSpeed) -> Iterator[str]:
     dali = speed.dali
-    competes = speed.on_gpu and speed.loader > speed.step and dali.decode_on != "cpu"
-    if competes and speed.cores >= _MIN_CORES and not dali.cache_size:
-        yield (
-            f"set {_LOADER}.dali.decode_on=cpu: a GPU decodes slowly while it trains, "
-            "and the loader alone was fast enough"
-        )
     if dali.num_threads is not None and speed.threads < speed.cores - 1:
         yield (
             f"set {_LOADER}.dali.num_threads=auto: it is {speed.threads}, but the process has "
             f"{counted(speed.cores, 'core')}"
         )
+    if speed.on_gpu and not dali.cache_size:
+        yield from _rules_for_decoding(speed)
     if dali.prefetch_queue_depth == 1:
         yield f"set {_LOADER}.dali.prefetch_queue_depth=auto: with 1, no batch is prepared during a step"
     if not dali.exec_dynamic:

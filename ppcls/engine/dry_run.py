@@ -25,6 +25,7 @@ from ppcls.data.images.header import DecodeError
 from ppcls.data.images.read_header import read_header
 from ppcls.data.index.protocol import Index
 from ppcls.data.loaders.batch import Batch, endless
+from ppcls.data.loaders.dali.settings import has_memory_for_pipelines
 from ppcls.data.read_speed import time_reading
 from ppcls.data.section import Split
 from ppcls.data.transforms.base import check_chain
@@ -414,6 +415,7 @@ def _loading_speed(
 ) -> LoadingSpeed:
     runtime = state.runtime
     height, width = check_chain(split.dataset.transform_ops).size or (0, 0)
+    settings = dali_settings(split, runtime, training=True)
     return LoadingSpeed(
         loader=measured.loader,
         step=measured.alone_images / measured.alone,
@@ -423,7 +425,9 @@ def _loading_speed(
         on_gpu=runtime.device == "gpu",
         cores=runtime.cores,
         workers=split.loader.num_workers,
-        threads=dali_settings(split, runtime, training=True).threads,
+        threads=settings.threads,
+        decoding=settings.decoding,
+        can_share=has_memory_for_pipelines(runtime.card),
         dali=split.loader.dali,
         picture=_picture(split, state.loader.index),
         pixels_used=height * width,

@@ -126,7 +126,7 @@ def _build_scaling(state: TrainState, epochs: int) -> ScalingMeter:
                 by_dali=feed.uses_dali,
                 dali_can=feed.dali_supported,
                 can_share=has_memory_for_pipelines(runtime.card)
-                and not dali_settings(split, runtime, training=True).turns,
+                and dali_settings(split, runtime, training=True).decoding != "both",
                 cores=runtime.cores,
                 workers=split.loader.num_workers,
                 decodes=decodes_files,

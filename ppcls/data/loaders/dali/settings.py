@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from ppcls.data.loaders.section import Dali
 from ppcls.data.transforms.specs import Op
@@ -32,13 +32,13 @@ _MAX_BATCHES = 2 << 30
 _CALL_THREADS = 4  # maximum number of threads for a call into Python
 # Minimum number of CPU threads for which `decode_on: auto` selects the CPU during training. Decoding on an
 # H200 that trains halved the throughput of a fast model. The CPU decoded 7,100 images/s with 13 busy cores.
-_DECODING_THREADS = 12
+DECODING_THREADS = 12
 # Smallest number of cores of which the training thread keeps one.
 _MIN_CORES_TO_KEEP = 4
 # Minimum number of CPU threads for which `decode_on: auto` lets both devices decode during training. On two
 # H200 with 8 cores, whole runs were 10 and 12 % faster with 3/5 of the batches on the GPU than with all of
 # them. A core decodes about 550 images/s, so 6 cores suffice for 2/5 of the 8,000 images/s of a fast model.
-_SHARING_THREADS = 6
+SHARING_THREADS = 6
 # Default shares of the batches that the GPU decodes with `decode_on: both`, for few and many CPU threads. On
 # these H200, training reached 6,485 and 7,135 images/s with 3/5 of the batches, and 5,049 and 6,530 with 1/2.
 # On two H200 with 16 cores each, it reached 15,195 images/s with 1/6, and 14,599 with 1/3.
@@ -89,6 +89,13 @@ class DaliSettings:
     def decodes_on_gpu(self) -> bool:
         """Whether the GPU decodes images, of all batches or in turn with the CPU."""
         return self.device_id is not None and not self.decode_on_cpu
+
+    @property
+    def decoding(self) -> Literal["cpu", "gpu", "both"]:
+        """Device that decodes images."""
+        if any(self.turns):
+            return "both"
+        return "gpu" if self.decodes_on_gpu else "cpu"
 
     @property
     def caches(self) -> bool:
@@ -202,7 +209,7 @@ def resolve_dali_settings(
     decode_on_cpu = on_gpu and (dali.decode_on == "cpu" or _leaves_gpu_to_training(dali, decoding))
     turns: tuple[bool, ...] = ()
     if on_gpu and dali.decode_on == "both":
-        few = decoding < _DECODING_THREADS
+        few = decoding < DECODING_THREADS
         turns = share_turns(dali.gpu_share or (_GPU_SHARE_FEW_THREADS if few else _GPU_SHARE))
     elif decode_on_cpu and threads >= _TWO_PIPELINES_FROM and has_memory_for_pipelines(runtime.card):
         turns = (False, False)
@@ -244,7 +251,7 @@ def share_turns(share: float) -> tuple[bool, ...]:
 
 def _shares_decoding(dali: Dali, threads: int, card: Card | None) -> bool:
     """Returns whether ``decode_on: auto`` selects both devices during training."""
-    enough = _SHARING_THREADS <= threads < _DECODING_THREADS and has_memory_for_pipelines(card)
+    enough = SHARING_THREADS <= threads < DECODING_THREADS and has_memory_for_pipelines(card)
     return dali.decode_on == "auto" and enough and not dali.sets_gpu_decoder
 
 
@@ -253,7 +260,7 @@ def _leaves_gpu_to_training(dali: Dali, threads: int) -> bool:
 
     It selects the GPU if there are few CPU threads, or if a setting of the GPU's decoder is set.
     """
-    return dali.decode_on == "auto" and threads >= _DECODING_THREADS and not dali.sets_gpu_decoder
+    return dali.decode_on == "auto" and threads >= DECODING_THREADS and not dali.sets_gpu_decoder
 
 
 def _gpu_decoder_options(dali: Dali) -> dict[str, Any]:

@@ -145,6 +145,17 @@ def test_both_devices_decode_in_training_with_some_cores(cores: int) -> None:
         assert not any(resolve_dali_settings(chosen, runtime, training=True).turns)
 
 
+@pytest.mark.parametrize(
+    ("cores", "training", "device"),
+    [(4, True, "gpu"), (8, True, "both"), (8, False, "gpu"), (12, True, "cpu"), (12, False, "cpu")],
+)
+def test_decoding_names_the_device(cores: int, training: bool, device: str) -> None:
+    """Several pipelines that all decode on the CPU are no decoding on both devices."""
+    settings = resolve_dali_settings(Dali(), gpu_with(set(range(cores))), training=training)
+    assert settings.decoding == device
+    assert resolve_dali_settings(Dali(), Runtime(cores=cores), training=training).decoding == "cpu"
+
+
 @pytest.mark.parametrize(("threads", "share"), [(1, 3 / 5), (11, 3 / 5), (12, 1 / 6), (64, 1 / 6)])
 def test_share_of_the_gpu_depends_on_the_threads(threads: int, share: float) -> None:
     settings = resolve_dali_settings(Dali(decode_on="both", num_threads=threads), gpu_with(set(range(64))))
