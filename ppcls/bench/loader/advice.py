@@ -100,6 +100,7 @@ def own_backend(workload: LoaderWorkload) -> Backend:
 
 def dali_setting(workload: LoaderWorkload) -> LoaderSetting:
     """Returns the setting of ppcls's DALI loader in the config."""
+    # As in `LoaderWorkload.dali_settings`
     dali = dali_settings(workload.split, workload.runtime, training=False)
     return LoaderSetting(own_backend(workload), dali.threads, dali.prefetch)
 

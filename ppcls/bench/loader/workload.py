@@ -128,6 +128,7 @@ class LoaderWorkload:
         loader = self.split.loader
         dali = loader.dali.model_copy(update=update)
         split = self.split.model_copy(update={"loader": loader.model_copy(update={"dali": dali})})
+        # The benchmark runs the loader alone, and then the GPU decodes fastest without the CPU.
         return dali_settings(split, device.runtime, training=False)
 
 

@@ -35,7 +35,8 @@ from ppcls.optimizer.state import trained
 from ppcls.outputs import Outputs, as_list, map_outputs
 
 EAGER_UPDATES = 3  # updates before the capture, in which cuDNN searches kernels and memory is allocated
-# Optimizers whose updates only launch kernels. Adam and its variants count updates on the host.
+# Optimizers whose updates by Paddle only launch kernels. Adam and its variants count updates on the host.
+# `FusedUpdate` can be captured with all optimizers that have a rule.
 _CAPTURABLE = (optimizer.Momentum, optimizer.SGD)
 
 
