@@ -9,10 +9,10 @@ from paddle import nn, optimizer
 from paddle.regularizer import L2Decay
 
 from ppcls.optimizer.base import Optimizer
-from ppcls.optimizer.functional import HIDDEN_MATRIX, SGD_RATE, with_plain_sgd
+from ppcls.optimizer.functional import SGD_RATE, MuonOptimizer, with_plain_sgd
 from ppcls.optimizer.name_rules import Factors, hidden_matrices
 from ppcls.optimizer.paddle_optimizers import set_multi_precision
-from ppcls.optimizer.state import DECOUPLED_DECAY
+from ppcls.optimizer.state import DECOUPLED_DECAY, HIDDEN_MATRIX
 
 
 class _OwnDecay(L2Decay):  # type: ignore[misc]
@@ -60,7 +60,7 @@ def build_optimizer(
     if any(SGD_RATE in parameter.optimize_attr for parameter in model.parameters()):
         built = with_plain_sgd(built)
     set_multi_precision(built, multi_precision)
-    matrices = hidden_matrices(model)
+    matrices = hidden_matrices(model) if isinstance(built, MuonOptimizer) else ()
     for name, parameter in model.named_parameters():
         parameter.optimize_attr[HIDDEN_MATRIX] = name in matrices
         # An architecture such as PP-HGNetV2 may set the learning rates of some parameters.

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import paddle
 from paddle import Tensor, optimizer
 
+from ppcls.optimizer.state import is_hidden_matrix
+
 SGD_RATE = "sgd_rate"  # key in a parameter's ``optimize_attr`` for a constant learning rate
-HIDDEN_MATRIX = "hidden_matrix"  # another key: whether Muon treats the parameter as a matrix
 SPREAD = "spread"  # kind of state of schedule-free optimizers
 _SMALLEST_RATE_SUM = 1e-30
 # Coefficients of the polynomial that Jordan et al. 2024 chose, and its number of iterations. The singular
@@ -283,9 +284,9 @@ class ScheduleFreeAdamWOptimizer(FormulaOptimizer):
 class MuonOptimizer(AdamWPerParameter):
     """Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) beside AdamW.
 
-    Weights that `HIDDEN_MATRIX` marks get an update with orthogonal rows or columns. All others are updated
-    by AdamW. The size of an update is that of AdamW (Liu et al. 2025, https://arxiv.org/abs/2502.16982), so
-    both use the same learning rate and weight decay.
+    Weights that `is_hidden_matrix` selects get an update with orthogonal rows or columns. All others are
+    updated by AdamW. The size of an update is that of AdamW (Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982), so both use the same learning rate and weight decay.
 
     Args:
         momentum: Factor of the previous velocity of matrices.
@@ -297,27 +298,31 @@ class MuonOptimizer(AdamWPerParameter):
         self._momentum = momentum
 
     def _create_accumulators(self, block: Any, parameters: list[Tensor]) -> None:
-        super()._create_accumulators(block, [each for each in parameters if not _is_hidden_matrix(each)])
-        for parameter in filter(_is_hidden_matrix, parameters):
+        super()._create_accumulators(block, [each for each in parameters if not is_hidden_matrix(each)])
+        for parameter in filter(is_hidden_matrix, parameters):
             master = self._create_master_weight(parameter) if _has_master(self, parameter) else parameter
             self._add_accumulator("velocity", master)
 
     def _append_optimize_op(self, block: Any, pair: tuple[Tensor, Tensor]) -> None:
         parameter, gradient = pair
-        if not _is_hidden_matrix(parameter):
+        if not is_hidden_matrix(parameter):
             super()._append_optimize_op(block, pair)
             return
         has_master = _has_master(self, parameter)
         weight = self._master_weights[parameter.name] if has_master else parameter
         velocity = self._get_accumulator_master("velocity", parameter)
-        gradient = gradient.astype("float32")
+        rate = self._create_param_lr(pair)
+        self.change(weight, gradient.astype("float32"), rate, self.decays[parameter.name], velocity)
+        if has_master:
+            parameter.copy_(weight.astype(parameter.dtype), False)
+
+    def change(self, weight: Tensor, gradient: Tensor, rate: Tensor, decay: float, velocity: Tensor) -> None:
+        """Updates one hidden matrix and its velocity in place. See `FormulaOptimizer.change`."""
         velocity.scale_(self._momentum).add_(gradient)
         direction = (gradient + self._momentum * velocity).flatten(1)
         update = orthogonalize(direction) * (_ADAM_SIZE * math.sqrt(max(direction.shape)))
-        update = update.reshape(weight.shape) + self.decays[parameter.name] * weight
-        weight.subtract_(update * self._create_param_lr(pair))
-        if has_master:
-            parameter.copy_(weight.astype(parameter.dtype), False)
+        update = update.reshape(weight.shape) + decay * weight
+        weight.subtract_(update * rate)
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
@@ -334,10 +339,6 @@ def orthogonalize(matrix: Tensor) -> Tensor:
         product = result.matmul(result, transpose_y=True)
         result = a * result + (b * product + c * product.matmul(product)).matmul(result)
     return result.t() if rows > columns else result
-
-
-def _is_hidden_matrix(parameter: Tensor) -> bool:
-    return bool(parameter.optimize_attr.get(HIDDEN_MATRIX))
 
 
 def _has_master(built: optimizer.Optimizer, parameter: Tensor) -> bool:

@@ -28,6 +28,7 @@ from ppcls.optimizer.paddle_optimizers import (
 
 MASTER = "master"
 DECOUPLED_DECAY = "decoupled_decay"  # key of a weight's decay that does not change gradients, see `treatment`
+HIDDEN_MATRIX = "hidden_matrix"  # another key: whether Muon updates the weight as a matrix
 _MOST_SHOWN = 6
 
 
@@ -116,19 +117,26 @@ def trained(optimizer: Optimizer) -> list[Tensor]:
     )
 
 
-def treatment(weight: Tensor) -> tuple[str, float, float, float]:
-    """Returns dtype, rate factor and weight decays, which are equal for weights with the same update rule."""
+def treatment(weight: Tensor) -> tuple[str, bool, float, float, float]:
+    """Returns what is equal for weights with the same update rule.
+
+    Returns:
+        The dtype, whether the weight is a hidden matrix of Muon, the rate factor and the weight decays.
+    """
     decay = -1.0 if weight.regularizer is None else coefficient_of(weight.regularizer)
     attributes = weight.optimize_attr
-    return (str(weight.dtype), attributes["learning_rate"], decay, attributes.get(DECOUPLED_DECAY, 0.0))
+    decoupled = attributes.get(DECOUPLED_DECAY, 0.0)
+    return (str(weight.dtype), is_hidden_matrix(weight), attributes["learning_rate"], decay, decoupled)
 
 
-def accumulators(optimizer: Optimizer, kind: str) -> list[Tensor]:
-    """Returns the accumulators of one kind, such as ``moment1``, in the order of `trained`."""
-    create_state(optimizer)
-    masters = master_weights_of(optimizer)
-    names = [masters.get(weight.name, weight).name for weight in trained(optimizer)]
-    return [accumulators_of(optimizer)[kind][name] for name in names]
+def is_hidden_matrix(weight: Tensor) -> bool:
+    """Returns whether Muon updates a weight as a matrix."""
+    return bool(weight.optimize_attr.get(HIDDEN_MATRIX))
+
+
+def accumulator(optimizer: Optimizer, kind: str, weight: Tensor) -> Tensor:
+    """Returns one of a weight's accumulators, such as ``moment1``. See `create_state`."""
+    return accumulators_of(optimizer)[kind][master_weights_of(optimizer).get(weight.name, weight).name]
 
 
 def master_weights(optimizer: Optimizer, model: nn.Layer) -> dict[str, Tensor]:

@@ -17,7 +17,8 @@ from paddle import Tensor, optimizer
 
 from ppcls.arch.fused.cuda import Kernels, address, kernels, vector_length
 from ppcls.engine.core.flat_buffers import ALIGNMENT
-from ppcls.engine.cuda_graph.update_rules import KernelLaunch, Rule, Work
+from ppcls.engine.cuda_graph.matrix_update import MatrixUpdate
+from ppcls.engine.cuda_graph.update_rules import KernelLaunch, Rule, Work, stored_kinds
 from ppcls.optimizer.paddle_optimizers import (
     clipping_of,
     coefficient_of,
@@ -25,7 +26,7 @@ from ppcls.optimizer.paddle_optimizers import (
     master_weights_of,
     optimizer_decay,
 )
-from ppcls.optimizer.state import trained, treatment
+from ppcls.optimizer.state import accumulator, changed_by_step, is_hidden_matrix, trained, treatment
 
 _THREADS = 256  # threads per block; the same number as THREADS in update.cu
 _PARTS = 16  # blocks per weight in kernels that need its norm; the same number as PARTS in update.cu
@@ -94,35 +95,42 @@ class FusedUpdate:
         self._multiplier = paddle.ones([1])
         self._overflow = paddle.zeros([1], "bool")
         self._groups: list[_Group] = []
-        self._make_groups(state, gradients)
+        matrices = self._make_groups(state, gradients)
+        self._matrices = MatrixUpdate(optimizer, matrices) if matrices else None
 
-    def _make_groups(self, state: GetWindow, gradients: GetWindow) -> None:
+    def _make_groups(self, state: GetWindow, gradients: GetWindow) -> list[tuple[Tensor, Tensor]]:
+        """Makes the groups, and returns the hidden matrices, each with its flat gradient."""
         weights = trained(self._optimizer)
         masters = master_weights_of(self._optimizer)
-        halves = [place for place, weight in enumerate(weights) if weight.name in masters]
-        count = len(weights)
-        start = count + len(halves)  # index of the first accumulator
+        index = {id(tensor): place for place, tensor in enumerate(changed_by_step(self._optimizer))}
+        kinds = stored_kinds(self._optimizer)
         with_norms = any(launch.work is Work.TENSORS for launch in self._launches)
-        for _, members in groupby(range(count), lambda place: treatment(weights[place])):
+
+        matrices: list[tuple[Tensor, Tensor]] = []
+
+        def window(first: Tensor, last: Tensor) -> Tensor:
+            return state(index[id(first)], index[id(last)])
+
+        for _, members in groupby(range(len(weights)), lambda place: treatment(weights[place])):
             places = list(members)
-            first = places[0]
-            last = places[-1]
-            master = None
-            if first in halves:
-                index = count + halves.index(first)
-                master = state(index, index + last - first)
-            kinds = [start + kind * count for kind in range(self._rule.kinds + self._rule.numbers)]
+            first = weights[places[0]]
+            last = weights[places[-1]]
+            if is_hidden_matrix(first):
+                matrices += [(weights[place], gradients(place, place)) for place in places]
+                continue
+            stored = [[accumulator(self._optimizer, kind, end) for end in (first, last)] for kind in kinds]
             group = _Group(
-                state(first, last),
-                master,
-                gradients(first, last),
-                tuple(state(kind + first, kind + last) for kind in kinds),
-                weights[first].optimize_attr["learning_rate"],
-                self._decay(weights[first]),
+                window(first, last),
+                window(masters[first.name], masters[last.name]) if first.name in masters else None,
+                gradients(places[0], places[-1]),
+                tuple(window(*ends) for ends in stored),
+                first.optimize_attr["learning_rate"],
+                self._decay(first),
             )
             if with_norms:
                 group = _with_norms(group, [weights[place] for place in places])
             self._groups.append(group)
+        return matrices
 
     def _decay(self, weight: Tensor) -> float:
         if (decays := getattr(self._optimizer, "decays", None)) is not None:
@@ -147,6 +155,8 @@ class FusedUpdate:
         for group in self._groups:
             for launch in self._launches:
                 self._launch(launch, group, overflow)
+        if self._matrices is not None:
+            self._matrices(self._multiplier, None if scale is None else self._overflow)
         return self._overflow
 
     def _measure(self, scale: Tensor | None) -> None:

@@ -19,6 +19,7 @@ from ppcls.optimizer.functional import (
     LambPerParameter,
     LarsOptimizer,
     LionOptimizer,
+    MuonOptimizer,
     ScheduleFreeAdamWOptimizer,
 )
 from ppcls.optimizer.paddle_optimizers import (
@@ -26,10 +27,11 @@ from ppcls.optimizer.paddle_optimizers import (
     adam_rule,
     clipping_of,
     create_state,
+    master_weights_of,
     momentum_rule,
     rmsprop_rule,
 )
-from ppcls.optimizer.state import accumulators, trained, treatment
+from ppcls.optimizer.state import accumulator, is_hidden_matrix, trained, treatment
 
 
 class Work(Enum):
@@ -80,10 +82,19 @@ def find_rule(built: optimizer.Optimizer) -> Rule | None:
     if isinstance(built, optimizer.RMSProp) and rmsprop_rule(built).centered:
         return None
     create_state(built)
-    kinds = list(accumulators_of(built))
+    kinds = stored_kinds(built)
     if len(kinds) != rule.kinds + rule.numbers or not _equal_numbers(built, kinds[rule.kinds :]):
         return None
     return rule
+
+
+def stored_kinds(built: optimizer.Optimizer) -> list[str]:
+    """Returns the kinds of accumulators of the weights that kernels update, in the order of the kernels."""
+    weight = next((weight for weight in trained(built) if not is_hidden_matrix(weight)), None)
+    if weight is None:
+        return []
+    name = master_weights_of(built).get(weight.name, weight).name
+    return [kind for kind, stored in accumulators_of(built).items() if name in stored]
 
 
 def _supports_clipping(built: optimizer.Optimizer) -> bool:
@@ -100,9 +111,10 @@ def _supports_decay(built: optimizer.Optimizer) -> bool:
 
 def _equal_numbers(built: optimizer.Optimizer, kinds: list[str]) -> bool:
     """Returns whether one stored number suffices for all weights with equal settings."""
-    groups = [treatment(weight) for weight in trained(built)]
+    weights = [weight for weight in trained(built) if not is_hidden_matrix(weight)]
+    groups = [treatment(weight) for weight in weights]
     for kind in kinds:
-        values = [number.item() for number in accumulators(built, kind)]
+        values = [accumulator(built, kind, weight).item() for weight in weights]
         if len(set(zip(groups, values, strict=True))) != len(set(groups)):
             return False
     return True
@@ -163,6 +175,7 @@ _RULES: dict[type, Rule] = {
     optimizer.Momentum: Rule(_momentum, kinds=1),
     optimizer.Adam: Rule(_adam(coupled=True), kinds=2, numbers=2),
     AdamWPerParameter: Rule(_adam(coupled=False), kinds=2, numbers=2),
+    MuonOptimizer: Rule(_adam(coupled=False), kinds=2, numbers=2),  # of all weights but its matrices
     optimizer.RMSProp: Rule(_rmsprop, kinds=3),
     LambPerParameter: Rule(_lamb, kinds=2, numbers=2),
     LarsOptimizer: Rule(_lars, kinds=1),
