@@ -20,7 +20,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.fused import batch_norm, convolution, folded, linear, max_pool, mean_pool
-from ppcls.arch.fused.amp import cast, compute_dtype
+from ppcls.arch.fused.amp import cast, compute_dtype, rounded
 from ppcls.arch.fused.cuda import fills_vectors, kernels, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise
 from ppcls.arch.fused.depthwise import supports as supports_depthwise
@@ -125,7 +125,7 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     else:
         (kernel,) = ordered.get((dtype, channels))
         y = convolution.convolve_ordered(image, kernel, settings)
-    return y if layer.bias is None else y + cast(layer.bias, dtype)
+    return y if layer.bias is None else y + rounded(layer.bias, dtype)
 
 
 def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,8 +168,9 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, in
 
 def _widened_weight(layer: nn.Conv2D, channels: int, dtype: Any) -> Tensor:
     """Returns the weights of a convolution in a dtype, with zeros up to a number of channels."""
-    missing = channels - layer.weight.shape[1]
-    return cast(with_zeros(layer.weight, 1, missing) if missing else layer.weight, dtype)
+    if missing := channels - layer.weight.shape[1]:
+        return cast(with_zeros(layer.weight, 1, missing), dtype)
+    return rounded(layer.weight, dtype)
 
 
 @cache  # once per convolution
@@ -198,6 +199,7 @@ def _multiply_patches(layer: nn.Conv2D, x: Tensor) -> Tensor:
     if height * width > 1:
         x = x.reshape([-1, rows, height, columns, width, channels]).transpose([0, 1, 3, 2, 4, 5])
     patches = x.reshape([-1, rows, columns, height * width * channels])
+    # Transposed before it is rounded: the gradient of a transposed half-precision copy would be rounded, too.
     weight = layer.weight.transpose([2, 3, 1, 0]).reshape([height * width * channels, outputs])
     return linear.multiply(patches, weight, layer.bias)
 

@@ -16,7 +16,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.fused.amp import cast
+from ppcls.arch.fused.amp import cast, rounded
 from ppcls.arch.fused.cuda import CudaUnavailableError, address, contiguous, current_stream, load_library
 from ppcls.arch.fused.gelu import compute_gelu, compute_gradients
 
@@ -124,13 +124,13 @@ class _GeluProduct(PyLayer):  # type: ignore[misc]
 
 def _forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns the product, and sets what `_gradients` needs, except the tensors ``saved``."""
-    rounded = cast(weight, x.dtype)
-    context.saved = (x, rounded)
+    half = rounded(weight, x.dtype)
+    context.saved = (x, half)
     context.weight_dtype = weight.dtype
     context.bias_dtype = None if bias is None else bias.dtype
     context.needed = [tensor is not None and not tensor.stop_gradient for tensor in (x, weight, bias)]
     operation = Operation("forward", _sizes(x, weight), x.dtype, x.dtype, bias is not None)
-    return _run_forward(operation, x, rounded, bias)
+    return _run_forward(operation, x, half, bias)
 
 
 def _sizes(x: Tensor, weight: Tensor) -> tuple[int, int, int]:
@@ -140,7 +140,7 @@ def _sizes(x: Tensor, weight: Tensor) -> tuple[int, int, int]:
 
 def _run_forward(operation: Operation, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     y = paddle.empty([*x.shape[:-1], weight.shape[1]], x.dtype)
-    cublas().run(operation, (x, weight, y), None if bias is None else cast(bias, x.dtype))
+    cublas().run(operation, (x, weight, y), None if bias is None else rounded(bias, x.dtype))
     return y
 
 

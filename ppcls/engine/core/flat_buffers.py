@@ -67,11 +67,20 @@ class FlatBuffers:
         length = self._starts[last] + self._tensors[last].size - self._starts[first]
         return self._view(first, last, [length])
 
+    def cast(self, first: int, last: int, dtype: str) -> list[Tensor]:
+        """Returns copies of a range of tensors in another dtype, made by one operator. See `window`."""
+        copies = self.window(first, last).astype(dtype)
+        begin = self._starts[first]
+        views = []
+        for place in range(first, last + 1):
+            tensor = self._tensors[place]
+            views.append(_part(copies, self._starts[place] - begin, tensor.size, tensor.shape))
+        return views
+
     def _view(self, first: int, last: int, shape: list[int]) -> Tensor:
         buffer = self._buffer_of[self._tensors[first].dtype]
-        view = buffer._slice(self._starts[first], self._starts[last] + self._tensors[last].size)
-        view.get_tensor()._set_dims(shape)
-        return view
+        begin = self._starts[first]
+        return _part(buffer, begin, self._starts[last] + self._tensors[last].size - begin, shape)
 
     @paddle.no_grad()  # type: ignore[untyped-decorator]
     def adopt(self) -> None:
@@ -105,6 +114,13 @@ class FlatBuffers:
         """Sets all values to zero."""
         for buffer in self.buffers:
             buffer.zero_()
+
+
+def _part(buffer: Tensor, begin: int, size: int, shape: list[int]) -> Tensor:
+    """Returns a view of a part of a buffer."""
+    view = buffer._slice(begin, begin + size)
+    view.get_tensor()._set_dims(shape)
+    return view
 
 
 class UpdateSnapshot:

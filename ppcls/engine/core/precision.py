@@ -31,6 +31,7 @@ class Precision(ABC):
         name: Name for the log.
         master_weights: Whether the optimizer keeps float32 copies of half-precision weights.
         loss_scale: Factor on the loss; None without loss scaling.
+        weight_rounding: Dtype to which layers round float32 weights for their products; None if they don't.
         may_overflow: Whether evaluations compute in float16, whose largest number is 65,504.
     """
 
@@ -38,6 +39,7 @@ class Precision(ABC):
     master_weights = False
     may_overflow = False
     loss_scale: LossScale | None = None
+    weight_rounding: Half | None = None
 
     def __init__(self) -> None:
         self._flags = NonFiniteFlags()
@@ -130,6 +132,7 @@ class AmpO1(Precision):
     def __init__(self, settings: AMP) -> None:
         super().__init__()
         self.dtype: Half = settings.dtype
+        self.weight_rounding = None if self.master_weights else settings.dtype
         self.name = f"AMP {self.level} {self.dtype}"
         float16 = settings.dtype == "float16"
         self._half_evaluation = float16 if settings.use_fp16_test is None else settings.use_fp16_test

@@ -68,6 +68,7 @@ class FlatGradients:
         self._trial_groups: list[TrialGroup] = []
         self._momentum: FusedMomentum | None = None
         self._update: FusedUpdate | None = None
+        self._state: FlatBuffers | None = None
         rule = find_rule(optimizer) if kernels else None
         self.fused = rule is not None
         fusible = is_fusible(optimizer)
@@ -77,6 +78,7 @@ class FlatGradients:
                 state.adopt()
             else:
                 state = loss_scale.snapshot(optimizer).flat
+            self._state = state
             windows = (state.window, self._total.window)
             if rule is not None:
                 self._update = FusedUpdate(optimizer, rule, *windows, self._total.buffers)
@@ -85,6 +87,18 @@ class FlatGradients:
             if trials:
                 self._trial_groups = self._make_trial_groups(*windows)
         self._pairs = list(zip(self._weights, self._total.views, strict=True))
+
+    def rounded_weights(self, dtype: str) -> list[tuple[Tensor, Tensor]]:
+        """Returns the trained float32 weights, each with a copy in ``dtype``. One operator makes all copies.
+
+        Returns an empty list if the weights are not in a flat buffer.
+        """
+        places = [place for place, weight in enumerate(self._weights) if weight.dtype == paddle.float32]
+        if self._state is None or not places:
+            return []
+        first, last = places[0], places[-1]  # neighbors, because `trained` sorts by dtype
+        copies = self._state.cast(first, last, dtype)
+        return list(zip(self._weights[first : last + 1], copies, strict=True))
 
     def _make_trial_groups(self, state: GetWindow, gradients: GetWindow) -> list[TrialGroup]:
         """Returns a group for each dtype of weights. The arguments are those of `FusedMomentum`."""

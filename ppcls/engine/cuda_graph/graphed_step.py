@@ -12,11 +12,13 @@ between the replays, by a few operators on flat buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import paddle
 from paddle import optimizer
 
+from ppcls.arch.fused.amp import rounded_weights
 from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
@@ -86,10 +88,23 @@ class GraphedStep:
             return train_step(state, batch, hooks)
         flat = replace(state, gradients=self._gradients)
         if self._graphs is None and batch.valid:  # without valid rows, not each loss has a gradient
-            self._graphs = _StepGraphs(flat, batch.image, self.capture)
+            self._graphs = _StepGraphs(flat, batch.image, self.capture, self._rounded_weights)
         if self._graphs is None:
             return train_step(flat, batch, hooks)
         return train_step(flat, batch, hooks, self._graphs.functions)
+
+    def _rounded_weights(self) -> AbstractContextManager[None]:
+        """Returns a context for a forward pass, in which fused layers share rounded copies of the weights.
+
+        The copies are made at the start of each forward pass, as a part of its graph. So they are right after
+        everything that changes weights: updates, the moves of SAM, loaded checkpoints. With accumulation, the
+        steps of an update make the same copies again. This takes little of a step, because one operator
+        makes all copies.
+        """
+        dtype = self._state.precision.weight_rounding
+        if dtype is None or not self._kernels or self._gradients is None:
+            return nullcontext()
+        return rounded_weights(self._gradients.rounded_weights(dtype))
 
 
 class _StepGraphs:
@@ -99,13 +114,21 @@ class _StepGraphs:
         state: State of the run, with gradients whose addresses never change.
         image: Images of a batch, which define shape and dtype.
         capture: Function that captures device work.
+        rounded_weights: Function that returns a context for the forward pass of the network.
 
     Attributes:
         functions: Functions that replay the graphs.
     """
 
-    def __init__(self, state: TrainState, image: paddle.Tensor, capture: Capture) -> None:
+    def __init__(
+        self,
+        state: TrainState,
+        image: paddle.Tensor,
+        capture: Capture,
+        rounded_weights: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._state = state
+        self._rounded_weights = rounded_weights
         self._image = image.clone()
         self._outputs: Outputs  # of the captured forward pass
         # The current loss depends on these copies of the outputs, and on trained weights of the loss itself.
@@ -133,7 +156,8 @@ class _StepGraphs:
         return self._leaves
 
     def _run_forward(self) -> None:
-        self._outputs = forward(self._state, self._image)
+        with self._rounded_weights():
+            self._outputs = forward(self._state, self._image)
 
     def _replay_backward(self, state: TrainState) -> None:
         """Starts the backward pass at the gradients of the loss."""

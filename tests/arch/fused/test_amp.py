@@ -6,7 +6,7 @@ import paddle
 import pytest
 from paddle.base import core, framework
 
-from ppcls.arch.fused.amp import amp_is_active, compute_dtype
+from ppcls.arch.fused.amp import amp_is_active, cast, compute_dtype, rounded, rounded_weights
 
 
 @pytest.mark.gpu
@@ -35,3 +35,32 @@ def test_compute_dtype_is_read_from_the_attributes_that_the_context_sets(
         monkeypatch.setattr(tracer, name, value)
     assert amp_is_active()
     assert compute_dtype(x) == getattr(paddle, dtype)
+
+
+def test_rounded_returns_the_copy_of_a_weight_and_its_gradient_reaches_the_weight() -> None:
+    weight, other = (paddle.create_parameter([3, 4], "float32") for _ in range(2))
+    copy = weight.detach().astype("float16")
+    factor = paddle.arange(12, dtype="float32").reshape([3, 4]) + 0.1
+
+    def gradient(half: paddle.Tensor) -> paddle.Tensor:
+        weight.clear_gradient(False)
+        (half.astype("float32") * factor).sum().backward()
+        assert weight.grad.dtype == paddle.float32
+        return weight.grad.clone()
+
+    expected = gradient(cast(weight, paddle.float16))
+    with rounded_weights([(weight, copy)]):
+        half = rounded(weight, paddle.float16)
+        assert half.data_ptr() == copy.data_ptr()
+        assert half.shape == [3, 4]
+        assert gradient(half).equal_all(expected)
+        with paddle.no_grad():
+            assert rounded(weight, paddle.float16) is copy
+        assert rounded(weight, paddle.bfloat16).dtype == paddle.bfloat16
+        assert rounded(weight, paddle.float32) is weight
+        assert rounded(other, paddle.float16).dtype == paddle.float16
+        weight.stop_gradient = True
+        assert rounded(weight, paddle.float16).stop_gradient
+        weight.stop_gradient = False
+    assert rounded(weight, paddle.float16).data_ptr() != copy.data_ptr()
+    assert gradient(rounded(weight, paddle.float16)).equal_all(expected)

@@ -63,6 +63,21 @@ def test_flat_buffers_window_spans_neighbouring_tensors(
     assert all(not view.numpy().any() for view in flat.views[:first])
 
 
+@given(SHAPES, SHAPES)
+def test_flat_buffers_cast_copies_a_range_of_tensors(
+    before: list[tuple[list[int], str]], shapes: list[tuple[list[int], str]]
+) -> None:
+    tensors = made(before) + made([(shape, "float32") for shape, _ in shapes])
+    flat = FlatBuffers(tensors)
+    flat.adopt()
+    copies = flat.cast(len(before), len(tensors) - 1, "float64")
+    for copy, tensor in zip(copies, tensors[len(before) :], strict=True):
+        assert copy.dtype == paddle.float64
+        assert copy.shape == tensor.shape
+        assert (copy.data_ptr() - copies[0].data_ptr()) % 256 == 0
+        np.testing.assert_array_equal(copy.numpy(), tensor.numpy())
+
+
 @given(SHAPES)
 def test_flat_buffers_fill_copies_and_add_sums(shapes: list[tuple[list[int], str]]) -> None:
     tensors = made(shapes)
