@@ -169,23 +169,27 @@ def test_fused_update_without_loss_scale_applies_and_reports_nonfinite_gradients
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", SPECS)
-def test_fused_update_matches_paddle_in_half_precision(kind: str) -> None:
-    runs = []
-    for _ in range(2):
-        model, built = make(kind)
-        built._multi_precision = True
-        runs.append((*paddle.amp.decorate(model, built, level="O2", master_weight=True), model))
-    (_, fused, model), (_, plain, other) = runs
+def test_fused_update_in_half_precision_matches_paddle_in_float32(kind: str) -> None:
+    """Paddle in half precision would round the gradients after clipping, and decay by rounded weights."""
+    (model, fused), (other, plain) = make(kind), make(kind)
+    for network in (model, other):
+        for weight in network.parameters():
+            weight.set_value(weight.astype("float16").astype("float32"))  # as the master weights begin
+    fused._multi_precision = True
+    model, fused = paddle.amp.decorate(model, fused, level="O2", master_weight=True)
     update, gradients = fuse(fused)
     for number in range(3):
         values = [value.astype("float16") for value in draw(trained(fused), number)]
         gradients.fill([value * 8.0 for value in values])
+        exact = [value.astype("float32") for value in values]
         with paddle.no_grad():
             update(paddle.full([1], 8.0))
-            plain._apply_optimize(None, None, list(zip(trained(plain), values, strict=True)))
-    masters, expected = optimizer_state(fused, model), optimizer_state(plain, other)
-    for key, tensor in expected.items():
-        np.testing.assert_allclose(masters[key].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
+            plain._apply_optimize(None, None, list(zip(trained(plain), exact, strict=True)))
+    state = optimizer_state(fused, model)
+    for key, tensor in optimizer_state(plain, other).items():
+        np.testing.assert_allclose(state[key].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
+    for key, weight in other.named_parameters():
+        np.testing.assert_allclose(state[f"{key}/master"].numpy(), weight.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["Lamb", "LARS", "Lion", "RMSProp", "ScheduleFreeAdamW", "Adam"])
