@@ -2,7 +2,8 @@
 
 Layers draw from Paddle's generator by default. With `StepMasks`, they read factors that are drawn before each
 training step from the seed and the number of the update. The factors stay in the same memory, so a CUDA graph
-can replay the step, and a resumed run draws the same factors.
+can replay the step, and a resumed run draws the same factors. A compiled model gets them as inputs, because
+its program would keep tensors that layers return themselves as constants (`ppcls.engine.core.compiled`).
 
 A feature map needs `image_dropout`, which drops the same pixels in both layouts. With a mask that is drawn in
 the order of memory, a run in NHWC would drop other pixels than the same run in NCHW, so `autotune` could not
@@ -11,9 +12,10 @@ compare their losses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import MethodType
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import paddle
@@ -81,6 +83,14 @@ class ChannelsLastDropout(nn.Dropout):  # type: ignore[misc]
         return x * factors.transpose(_TO_NHWC)
 
 
+class Draw(NamedTuple):
+    """Arguments of a call of `StepMasks.draw`."""
+
+    shape: list[int]
+    rate: float
+    scale: float
+
+
 class StepMasks:
     """Random factors of a training step, drawn from a seed, the rank and the number of the update.
 
@@ -98,7 +108,9 @@ class StepMasks:
         self._step = 0
         self.call = 0
         self._seeds: list[int] = []
-        self._drawn: list[tuple[Tensor, float, float]] = []  # factors, rate and scale of each call
+        self._drawn: list[tuple[Tensor, Draw]] = []  # factors and arguments of each call
+        self._recorded: list[Draw] | None = None
+        self._inputs: Sequence[Tensor] | None = None  # of the program that is traced
 
     def begin_step(self, update: int) -> None:
         """Draws the factors of the next step. Must be called before each step.
@@ -111,8 +123,8 @@ class StepMasks:
         self._update = update
         self._seeds = []
         self.begin_forward()
-        for call, (factors, rate, scale) in enumerate(self._drawn):
-            factors.copy_(self._draw(call, factors.shape, rate, scale), False)
+        for call, (factors, draw) in enumerate(self._drawn):
+            factors.copy_(self._draw(call, draw), False)
 
     def begin_forward(self) -> None:
         """Makes the next call of `draw` return the first factors of the step.
@@ -133,20 +145,49 @@ class StepMasks:
         """
         if scale is None:
             scale = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
+        draw = Draw(list(shape), rate, scale)
         call = self.call
         self.call += 1
+        if self._inputs is not None:
+            factors = self._inputs[call]
+            assert list(factors.shape) == draw.shape
+            return factors
+        if self._recorded is not None:
+            self._recorded.append(draw)
         if call < len(self._drawn):
-            factors, *settings = self._drawn[call]
-            if factors.shape == list(shape) and settings == [rate, scale]:
+            factors, drawn = self._drawn[call]
+            if drawn == draw:
                 return factors
-        factors = self._draw(call, list(shape), rate, scale)
-        self._drawn[call : call + 1] = [(factors, rate, scale)]
+        factors = self._draw(call, draw)
+        self._drawn[call : call + 1] = [(factors, draw)]
         return factors
 
+    @contextmanager
+    def recorded(self) -> Iterator[list[Draw]]:
+        """Returns a context in which a forward pass adds the arguments of its calls of `draw` to a list."""
+        self.begin_forward()
+        self._recorded = []
+        try:
+            yield self._recorded
+        finally:
+            self._recorded = None
+            self.begin_forward()
+
+    @contextmanager
+    def replaced(self, inputs: Sequence[Tensor]) -> Iterator[None]:
+        """Returns a context in which the calls of `draw` in a forward pass return ``inputs``, in order."""
+        self.begin_forward()
+        self._inputs = inputs
+        try:
+            yield
+        finally:
+            self._inputs = None
+        assert self.call == len(inputs)  # the pass calls `draw` as often as the one that was recorded
+
     @paddle.no_grad()  # type: ignore[untyped-decorator]
-    def _draw(self, call: int, shape: list[int], rate: float, scale: float) -> Tensor:
-        uniform = paddle.uniform(shape, "float32", 0.0, 1.0, self._seed(call))
-        return (uniform >= rate).astype("float32") * scale
+    def _draw(self, call: int, draw: Draw) -> Tensor:
+        uniform = paddle.uniform(draw.shape, "float32", 0.0, 1.0, self._seed(call))
+        return (uniform >= draw.rate).astype("float32") * draw.scale
 
     def _seed(self, call: int) -> int:
         """Returns the seed of a call in the current step, at least 1 (0 stands for Paddle's generator)."""
@@ -157,14 +198,19 @@ class StepMasks:
         return self._seeds[call]
 
 
-def attach_masks(model: nn.Layer, masks: StepMasks) -> None:
-    """Makes the random layers of a model read factors from ``masks``."""
+def attach_masks(model: nn.Layer, masks: StepMasks) -> int:
+    """Makes the random layers of a model read factors from ``masks``, and returns their number."""
+    attached = 0
     for layer in model.sublayers(include_self=True):
         if isinstance(layer, DropPath | ChannelsLastDropout):
             layer.masks = masks
         elif _is_plain_dropout(layer):
             layer.masks = masks
             layer.forward = MethodType(_dropout, layer)
+        else:
+            continue
+        attached += 1
+    return attached
 
 
 def draws_random_numbers(model: nn.Layer) -> bool:

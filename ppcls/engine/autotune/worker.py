@@ -23,7 +23,7 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sample of a task: ``config``, `TimingPlan`'s fields and optionally ``noise``.
 
     Without noise, the sample has ``inference_images_per_second``, too, or the reason of a failure,
-    ``inference_error``. ``draws`` says whether the model draws from Paddle's generator.
+    ``inference_error``.
 
     If the task has ``ways`` to decode, the sample has ``rates``: for each way, the images per second of the
     training with the images of the config, or the reason of a failure.
@@ -36,7 +36,6 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
 
     config = load_config(task["config"])
     run = runtime.start(config.Global)  # imports Paddle, so nothing before may import it
-    from ppcls.arch.layers.drop_path import draws_random_numbers
     from ppcls.data.build import build_loader
     from ppcls.data.loaders.section import Dali
     from ppcls.engine.autotune.timing import TimingPlan, run_updates, time_inference, time_updates
@@ -62,7 +61,6 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if "ways" not in task:
                 sample = time_updates(plan, workload, run)
-                sample["draws"] = draws_random_numbers(state.model)
                 if noise:
                     return sample
                 try:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import paddle
 from paddle import nn
 
-from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.drop_path import StepMasks, attach_masks
@@ -29,15 +28,15 @@ from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
 from ppcls.data.sampling.order import Order
-from ppcls.engine.core.compiled import CompiledModel, compile_model, compiles
+from ppcls.engine.core.compiled import compile_model, compiles
 from ppcls.engine.core.ema import Ema, ScheduleFreeAverage
 from ppcls.engine.core.gradients import ParameterGradients
-from ppcls.engine.core.networks import Losses, build_distilling, build_network, join_beside
+from ppcls.engine.core.networks import build_distilling, build_network, join_beside
 from ppcls.engine.core.parallel import synchronize_batch_norm
 from ppcls.engine.core.precision import Precision, build_precision
 from ppcls.engine.core.recompute import recompute_blocks
 from ppcls.engine.core.sam import SharpnessAware
-from ppcls.engine.core.settings import AMP, ExecutionSettings, TrainingSettings
+from ppcls.engine.core.settings import TrainingSettings
 from ppcls.engine.core.state import TrainState
 from ppcls.errors import UserError
 from ppcls.loss.build import build_criterion
@@ -114,8 +113,12 @@ def build_state(
         ema = Ema(model, config.EMA.decay, masters, warmup=config.EMA.warmup, frozen=frozen)
     elif isinstance(optimizer, ScheduleFreeAdamWOptimizer):
         ema = ScheduleFreeAverage(model, optimizer, frozen)
-    network = _training_network(model, config.Arch, config.Loss.Train, config.AMP, config.Global, runtime)
-    masks = _attach_masks(model, network, config.Global.seed, runtime)
+    masks = _attach_masks(model, config.Global.seed, runtime)
+    network = model
+    if config.Arch.student:  # one of several models
+        network = build_distilling(model, config.Arch, losses, config.AMP, runtime.device)
+    elif compiles(config.Global, config.Arch, config.AMP, runtime):
+        network = compile_model(model, config.Arch, config.AMP, runtime, masks)
     if config.Global.recompute:
         recompute_blocks(model, masks, config.Arch.name)
     sam = None
@@ -141,35 +144,18 @@ def build_state(
     )
 
 
-def _attach_masks(model: nn.Layer, network: nn.Layer, seed: int, runtime: Runtime) -> StepMasks | None:
+def _attach_masks(model: nn.Layer, seed: int, runtime: Runtime) -> StepMasks | None:
     """Makes the random layers of a model on a GPU read factors that a CUDA graph can replay.
 
-    A compiled model would treat the factors as constants. On a CPU, layers draw from Paddle's generator.
+    On a CPU, layers draw from Paddle's generator.
+
+    Returns:
+        Source of the factors; None if no layer reads them.
     """
-    if runtime.device == "cpu" or isinstance(network, CompiledModel):
+    if runtime.device == "cpu":
         return None
     masks = StepMasks(seed, runtime.rank)
-    attach_masks(model, masks)
-    return masks
-
-
-def _training_network(
-    model: nn.Layer,
-    arch: AnyArch,
-    losses: Losses,
-    amp: AMP | None,
-    settings: ExecutionSettings,
-    runtime: Runtime,
-) -> nn.Layer:
-    """Returns the network that training calls.
-
-    This is the model with its teachers and peers (distillation), the compiled model, or the model itself.
-    """
-    if arch.student:  # one of several models
-        return build_distilling(model, arch, losses, amp, runtime.device)
-    if compiles(settings, arch, amp, runtime):
-        return compile_model(model, arch, amp, runtime)
-    return model
+    return masks if attach_masks(model, masks) else None
 
 
 def _fuse(model: nn.Layer, name: str, runtime: Runtime) -> None:

@@ -8,6 +8,9 @@ attribute ``use_addto`` of ``conv2d_grad`` enables this.
 Such a model cannot use cuDNN's search for the fastest kernel, so `stop_cudnn_search` disables the search. It
 would run each candidate kernel on the tensors of the first step, and overwrite the value to add to.
 
+The factors of dropout and drop path are inputs of the program. They are drawn before each step, like those of
+a model that is not compiled (`StepMasks`), so both train the same weights.
+
 Paddle has no public methods that change operators of a program. The private ones are those of Paddle 2.6.2;
 the programs of 3.3.1 are of another kind, for which `ppcls.engine.core.compiled` is not used.
 tests/engine/core/test_compiled_model.py fails if they change.
@@ -16,12 +19,15 @@ tests/engine/core/test_compiled_model.py fails if they change.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import paddle
-from paddle import nn
+from paddle import Tensor, nn
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.layers.drop_path import Draw, StepMasks
 from ppcls.arch.layers.norm_act import expect_float16
 from ppcls.engine.core.settings import AMP, ExecutionSettings
 from ppcls.errors import UserError
@@ -118,24 +124,64 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
     """Wrapper of a model, to compile it to one program of Paddle's static executor.
 
     It shares the weights of the model. The model itself stays unchanged, for evaluation and checkpoints.
+
+    Args:
+        model: The model.
+        masks: Source of random factors of its layers; None if they draw from Paddle's generator.
     """
 
-    def __init__(self, model: nn.Layer) -> None:
+    def __init__(self, model: nn.Layer, masks: StepMasks | None = None) -> None:
         super().__init__()
         self.model = model
+        self._masks = masks
+        self._draws: dict[tuple[int, ...], list[Draw]] = {}  # of a forward pass, by the shape of the images
         self._home = WritableHome()
 
-    def __call__(self, *inputs: paddle.Tensor) -> paddle.Tensor:
+    def __call__(self, image: Tensor) -> Tensor:
         """Returns the model's logits. Paddle compiles the model in the first call, and for other shapes."""
+        factors = self._draw_factors(image)
         with self._home.used():
-            return super().__call__(*inputs)
+            return super().__call__(image, factors)
 
-    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
-        """Returns the model's logits."""
-        # For a call `self.model(image)`, Paddle would permanently rewrite the methods of the model, and
-        # rewritten methods parse their own source in each eager call. Paddle does not rewrite functions of
-        # its own package, such as `nn.Layer.__call__`.
-        return nn.Layer.__call__(self.model, image)
+    def forward(self, image: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+        """Returns the model's logits.
+
+        Args:
+            image: Batch of images.
+            factors: Factors of all random layers, in the order of their calls.
+        """
+        return self._run(image, factors)
+
+    # For a call `self.model(image)` in `forward`, Paddle would permanently rewrite the methods of the model,
+    # and rewritten methods parse their own source in each eager call.
+    @paddle.jit.not_to_static  # type: ignore[untyped-decorator]
+    def _run(self, image: Tensor, factors: Sequence[Tensor]) -> Tensor:
+        with nullcontext() if self._masks is None else self._masks.replaced(factors):
+            return self.model(image)
+
+    def _draw_factors(self, image: Tensor) -> list[Tensor]:
+        """Returns the factors of the current step."""
+        if self._masks is None or not self.model.training:
+            return []
+        shape = tuple(image.shape)
+        if shape not in self._draws:
+            self._draws[shape] = self._record_draws(self._masks, image)
+        self._masks.begin_forward()
+        return [self._masks.draw(*draw) for draw in self._draws[shape]]
+
+    @paddle.no_grad()  # type: ignore[untyped-decorator]
+    def _record_draws(self, masks: StepMasks, image: Tensor) -> list[Draw]:
+        """Returns what the layers draw for images of this shape. Runs the model without changing it."""
+        # The statistics of BatchNorm are parameters without a gradient.
+        frozen = [parameter for parameter in self.model.parameters() if parameter.stop_gradient]
+        copies = [(tensor, tensor.clone()) for tensor in (*frozen, *self.model.buffers())]
+        random = paddle.get_rng_state()
+        with masks.recorded() as draws:
+            self.model(image)
+        paddle.set_rng_state(random)
+        for tensor, copy in copies:
+            tensor.copy_(copy, False)
+        return draws
 
 
 def compiles(settings: ExecutionSettings, arch: AnyArch, amp: AMP | None, runtime: Runtime) -> bool:
@@ -145,8 +191,10 @@ def compiles(settings: ExecutionSettings, arch: AnyArch, amp: AMP | None, runtim
     return _is_nhwc_float16(arch, amp, runtime) if settings.to_static == "auto" else settings.to_static
 
 
-def compile_model(model: nn.Layer, arch: AnyArch, amp: AMP | None, runtime: Runtime) -> nn.Layer:
-    """Returns the compiled model.
+def compile_model(
+    model: nn.Layer, arch: AnyArch, amp: AMP | None, runtime: Runtime, masks: StepMasks | None = None
+) -> nn.Layer:
+    """Returns the compiled model. See `CompiledModel` for ``masks``.
 
     Raises:
         UserError: The run uses bfloat16 on a CPU.
@@ -156,7 +204,7 @@ def compile_model(model: nn.Layer, arch: AnyArch, amp: AMP | None, runtime: Runt
             "Global.to_static: bfloat16 on a CPU rounds each layer's operands, which cannot be compiled; "
             "set Global.to_static to auto or False"
         )
-    network = paddle.jit.to_static(CompiledModel(model), full_graph=True)
+    network = paddle.jit.to_static(CompiledModel(model, masks), full_graph=True)
     if _is_nhwc_float16(arch, amp, runtime):
         if amp is not None and amp.level == "O1":
             expect_float16(model)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import paddle
+import pytest
 
 from ppcls.arch.build import build_model
 from ppcls.arch.layers.drop_path import DropPath, StepMasks, attach_masks, draws_random_numbers
@@ -96,6 +97,20 @@ def test_attached_masks_replace_paddles_generator():
     assert {*np.unique(first)} == {0.0, 4.0}  # the last layer does not scale
     model.eval()
     np.testing.assert_allclose(model(x).numpy(), 0.5)
+
+
+@pytest.mark.parametrize("change", [0, 1])
+def test_program_must_read_the_recorded_factors(change: int) -> None:
+    masks = StepMasks(1, 0)
+    with masks.recorded() as draws:
+        for size in (3, 4):
+            masks.draw([size], 0.25)
+    assert draws == [([3], 0.25, 4 / 3), ([4], 0.25, 4 / 3)]
+    factors = [masks.draw(*draw) for draw in draws]
+    with masks.replaced(factors):
+        assert [masks.draw([size], 0.25) for size in (3, 4)] == factors
+    with pytest.raises(AssertionError), masks.replaced(factors):
+        masks.draw([3 + change], 0.25)
 
 
 def test_layers_without_masks_still_draw_random_numbers():

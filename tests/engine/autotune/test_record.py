@@ -125,7 +125,7 @@ from ppcls.engine.autotune import autotune as module
 def measure(machine, text, noise):
     single = "cpu_threads: 1" in text
     return {"images_per_second": 2.0 if single else 1.0, "inference_images_per_second": 1.0,
-            "step": 1.0, "losses": [1.0], "draws": False}
+            "step": 1.0, "losses": [1.0]}
 
 module._measure_on = measure
 module.saves_time = lambda *_: True

@@ -186,10 +186,12 @@ def test_fused_update_in_half_precision_matches_paddle_in_float32(kind: str) -> 
             update(paddle.full([1], 8.0))
             plain._apply_optimize(None, None, list(zip(trained(plain), exact, strict=True)))
     state = optimizer_state(fused, model)
+    # A GPU rounds the factors of Muon's products to TF32, so a difference of one bit grows to about 0.001.
+    atol = 1e-3 if "Muon" in kind else 1e-6
     for key, tensor in optimizer_state(plain, other).items():
-        np.testing.assert_allclose(state[key].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(state[key].numpy(), tensor.numpy(), rtol=1e-5, atol=atol)
     for key, weight in other.named_parameters():
-        np.testing.assert_allclose(state[f"{key}/master"].numpy(), weight.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(state[f"{key}/master"].numpy(), weight.numpy(), rtol=1e-5, atol=atol)
 
 
 @pytest.mark.parametrize("kind", ["Lamb", "LARS", "Lion", "RMSProp", "ScheduleFreeAdamW", "Adam"])
