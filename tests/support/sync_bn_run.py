@@ -14,7 +14,7 @@ def main() -> None:
     import paddle
     from paddle import nn
 
-    from ppcls.engine.core.parallel import exchange_gradients, synchronize_batch_norm
+    from ppcls.engine.core.parallel import connect_ranks, synchronize_batch_norm
 
     images = np.random.default_rng(0).normal(1, 2, (8, 6, 6, 4)).astype("float32")
     half = images[4 * run.rank : 4 * run.rank + 4]
@@ -23,7 +23,7 @@ def main() -> None:
         shared = synchronize_batch_norm(nn.Sequential(nn.BatchNorm2D(4, data_format=data_format)), run)
         whole = plain(paddle.to_tensor(images.transpose(axes))).numpy()
         # The layer finds no connection of the ranks by itself: a run has made one when it begins to train.
-        network = exchange_gradients(shared, settings, run)
+        network = connect_ranks(shared, settings, run)
         found = network(paddle.to_tensor(half.transpose(axes))).numpy()
         np.testing.assert_allclose(found, whole[4 * run.rank : 4 * run.rank + 4], atol=1e-5)
         for name, value in plain.state_dict().items():
