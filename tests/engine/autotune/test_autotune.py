@@ -500,6 +500,47 @@ def test_process_measures_training_and_inference(
         assert disturbed["losses"] != sample["losses"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("arch", "amp", "first"),
+    [
+        (
+            {"name": "DeiT_tiny_patch16_224", "img_size": 64, "drop_rate": 0.2, "drop_path_rate": 0.3},
+            {"use_amp": False},
+            Execution(cuda_graph=True),
+        ),
+        (
+            {"name": "EfficientNetB0_small", "data_format": "NHWC"},
+            {"level": "O1", "dtype": "float16"},
+            Execution("NHWC", cuda_graph=True),
+        ),
+    ],
+)
+def test_choose_measures_a_compiled_model_with_dropout_on_a_gpu(
+    make_config: Callable[..., Config], arch: dict[str, Any], amp: dict[str, Any], first: Execution
+) -> None:
+    """Its steps draw the factors of those that are not compiled, so the losses are equal."""
+    changes = {f"Arch__{key}": value for key, value in arch.items()}
+    # With fewer pixels per channel, BatchNorm would amplify the differences of rounding.
+    chain = [{"DecodeImage": None}, {"RandCropImage": {"size": 64}}, {"NormalizeImage": None}]
+    changes |= {f"DataLoader__{split}__dataset__transform_ops": chain for split in ("Train", "Eval")}
+    changes |= {"DataLoader__Train__sampler__batch_size": 32, "Global__image_shape": [3, 64, 64]}
+    config = make_config(Global__device="gpu", Global__use_dali=False, AMP=amp, **changes)
+    plan = {"warm_up": 5, "settle": 0.0, "seconds": 0.1, "steps": 4}
+
+    def measure(way: Execution, noise: float) -> Sample:
+        assert not noise
+        tree = config.model_copy(update=way.sections(config.Global, config.Arch)).model_dump(mode="json")
+        file = Path(config.Global.output_dir).with_suffix(".yaml")
+        file.write_text(dump_yaml(tree))
+        task = {"config": str(file), "plan": plan}
+        return MeasuringProcess(worker_command(module._WORKER), task, 300.0).run()
+
+    tolerance = module._TOLERANCE["float16" if amp.get("level") else "float32"]
+    fastest = choose(first, ["to_static"], measure, Criteria(tolerance, None))
+    assert fastest.training.keys() == {first, replace(first, to_static=True)}
+
+
 def test_sample_without_inference_says_why(
     make_yaml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
