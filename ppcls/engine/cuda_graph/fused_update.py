@@ -105,7 +105,6 @@ class FusedUpdate:
         index = {id(tensor): place for place, tensor in enumerate(changed_by_step(self._optimizer))}
         kinds = stored_kinds(self._optimizer)
         with_norms = any(launch.work is Work.TENSORS for launch in self._launches)
-
         matrices: list[tuple[Tensor, Tensor]] = []
 
         def window(first: Tensor, last: Tensor) -> Tensor:

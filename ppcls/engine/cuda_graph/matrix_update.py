@@ -44,10 +44,11 @@ class MatrixUpdate:
         for weight, exact, flat, velocity in self._matrices:
             gradient = flat.astype("float32").reshape(weight.shape) * multiplier
             rate = parameter_rate(muon, (weight, gradient))
-            before = exact.clone(), velocity.clone()
+            changed = [] if overflow is None else [exact, velocity]
+            before = [tensor.clone() for tensor in changed]
             muon.change(exact, gradient, rate, muon.decays[weight.name], velocity)
-            if overflow is not None:
-                for tensor, value in zip((exact, velocity), before, strict=True):
-                    tensor.copy_(paddle.where(overflow.expand(value.shape), value, tensor), False)
+            # The host does not know whether the step overflows, so the device selects the values.
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(paddle.where(paddle.broadcast_to(overflow, value.shape), value, tensor), False)
             if exact is not weight:
                 weight.copy_(exact.astype(weight.dtype), False)
