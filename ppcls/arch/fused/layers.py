@@ -169,7 +169,7 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, in
 def _widened_weight(layer: nn.Conv2D, channels: int, dtype: Any) -> Tensor:
     """Returns the weights of a convolution in a dtype, with zeros up to a number of channels."""
     if missing := channels - layer.weight.shape[1]:
-        return cast(with_zeros(layer.weight, 1, missing), dtype)
+        return with_zeros(rounded(layer.weight, dtype), 1, missing)
     return rounded(layer.weight, dtype)
 
 
@@ -194,14 +194,12 @@ def _splits_into_patches(layer: nn.Conv2D, x: Tensor, dtype: Any) -> bool:
 
 
 def _multiply_patches(layer: nn.Conv2D, x: Tensor) -> Tensor:
-    outputs, channels, height, width = layer.weight.shape
+    _, channels, height, width = layer.weight.shape
     rows, columns = x.shape[1] // height, x.shape[2] // width
     if height * width > 1:
         x = x.reshape([-1, rows, height, columns, width, channels]).transpose([0, 1, 3, 2, 4, 5])
     patches = x.reshape([-1, rows, columns, height * width * channels])
-    # Transposed before it is rounded: the gradient of a transposed half-precision copy would be rounded, too.
-    weight = layer.weight.transpose([2, 3, 1, 0]).reshape([height * width * channels, outputs])
-    return linear.multiply(patches, weight, layer.bias)
+    return linear.multiply(patches, layer.weight, layer.bias)
 
 
 def _normalize(layer: nn.BatchNorm2D, x: Tensor) -> Tensor:

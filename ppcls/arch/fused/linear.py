@@ -47,7 +47,8 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     Args:
         x: [..., K] float16 or bfloat16 on the GPU.
-        weight: [K, N], of any dtype. It is rounded to the dtype of ``x``.
+        weight: [K, N], or that of a convolution, whose values for a patch are the rows of a matrix [K, N]. Of
+            any dtype; it is rounded to the dtype of ``x``.
         bias: [N] of any dtype; None for no bias.
     """
     output: Tensor
@@ -73,7 +74,7 @@ def multiply_gelu(x: Tensor, weight: Tensor, bias: Tensor, *, approximate: bool)
     if approximate:
         operation = Operation("forward", _sizes(x, weight), x.dtype, x.dtype, biased=True, gelu=True)
         if cublas().can_run(operation):
-            return _run_forward(operation, x, cast(weight, x.dtype), bias)
+            return _run_forward(operation, x, rounded(weight, x.dtype), bias)
     output: Tensor = _GeluProduct.apply(x, weight, bias)
     return output
 
@@ -124,13 +125,29 @@ class _GeluProduct(PyLayer):  # type: ignore[misc]
 
 def _forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Returns the product, and sets what `_gradients` needs, except the tensors ``saved``."""
-    half = rounded(weight, x.dtype)
+    half = _as_matrix(rounded(weight, x.dtype))
     context.saved = (x, half)
+    context.weight_shape = weight.shape
     context.weight_dtype = weight.dtype
     context.bias_dtype = None if bias is None else bias.dtype
     context.needed = [tensor is not None and not tensor.stop_gradient for tensor in (x, weight, bias)]
-    operation = Operation("forward", _sizes(x, weight), x.dtype, x.dtype, bias is not None)
+    operation = Operation("forward", _sizes(x, half), x.dtype, x.dtype, bias is not None)
     return _run_forward(operation, x, half, bias)
+
+
+def _as_matrix(weight: Tensor) -> Tensor:
+    """Returns the weight of a convolution, [N, C, H, W], as [H W C, N], and matrices as they are."""
+    if weight.ndim == 2:
+        return weight
+    return contiguous(weight.transpose([2, 3, 1, 0]).reshape([-1, weight.shape[0]]))
+
+
+def _as_weight(matrix: Tensor, shape: list[int]) -> Tensor:
+    """Returns the result of `_as_matrix` in the original shape."""
+    if len(shape) == 2:
+        return matrix
+    outputs, channels, height, width = shape
+    return contiguous(matrix.reshape([height, width, channels, outputs]).transpose([3, 2, 0, 1]))
 
 
 def _sizes(x: Tensor, weight: Tensor) -> tuple[int, int, int]:
@@ -174,6 +191,7 @@ def _gradients(
         else:
             operation = Operation("weight", sizes, x.dtype, context.weight_dtype)
             cublas().run(operation, (x, gradient, dweight), None)
+        dweight = _as_weight(dweight, context.weight_shape)
     if not bias_needed:
         return dx, dweight, None
     if dbias is None:

@@ -114,13 +114,15 @@ def convolve_on_cpu(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 class Layers(nn.Layer):
-    """One layer of each kind: with an added channel, convolution, linear, frozen, and without a kernel."""
+    """A layer of each kind: padded, plain, of patches, of pixels, linear, frozen, and without a kernel."""
 
     def __init__(self) -> None:
         super().__init__()
         conv = partial(nn.Conv2D, kernel_size=3, padding=1, bias_attr=False, data_format="NHWC")
         self.stem = conv(3, 8)
         self.conv = conv(8, 8)
+        self.patches = nn.Conv2D(8, 16, 2, stride=2, data_format="NHWC")
+        self.pixels = nn.Conv2D(16, 8, 1, data_format="NHWC")
         self.fc = nn.Linear(8, 16)
         self.frozen = nn.Linear(16, 8)
         self.head = nn.Linear(8, CLASSES)
@@ -129,7 +131,8 @@ class Layers(nn.Layer):
 
     def forward(self, image: Tensor) -> Tensor:
         x = F.relu(self.stem(image.astype("float32")))
-        x = self.frozen(self.fc(self.conv(x).mean([1, 2])))
+        x = self.pixels(self.patches(self.conv(x)))
+        x = self.frozen(self.fc(x.astype("float32").mean([1, 2])))
         return self.head(x.astype("float32"))
 
 
@@ -148,12 +151,17 @@ def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     for module in (layers, token_layers):
         monkeypatch.setattr(module, "compute_dtype", lambda _: getattr(paddle, name))
 
+    def append(tensor: Tensor, axis: int, count: int) -> Tensor:
+        # A CPU has no gradient of `concat` in bfloat16.
+        return with_zeros(tensor.astype("float32"), axis, count).astype(tensor.dtype)
+
     def widen(x: Tensor, channels: int) -> Tensor:
-        return with_zeros(x.astype("float32"), 3, channels - x.shape[-1]).astype(x.dtype)
+        return append(x, 3, channels - x.shape[-1])
 
     products = CpuProducts()
     monkeypatch.setattr(linear, "cublas", lambda: products)
     monkeypatch.setattr(layers, "widen", widen)
+    monkeypatch.setattr(layers, "with_zeros", append)
     monkeypatch.setattr(convolution, "find_problem", lambda *_: None)
     monkeypatch.setattr(convolution, "convolve", convolve_on_cpu)
     return name
@@ -238,6 +246,34 @@ def test_captured_steps_round_all_weights_at_once_and_train_the_same_weights(
     assert casts.shared == passes * accumulate * (UPDATES - EAGER_UPDATES)
     assert casts.within_graph
     assert set(casts.separate) <= frozen
+
+
+@DTYPES
+@pytest.mark.parametrize("name", ["stem", "conv", "patches", "pixels", "fc"])
+def test_every_kind_of_layer_reads_the_rounded_copy_and_passes_its_gradient_on(name: str, dtype: str) -> None:
+    paddle.seed(1)
+    model = Layers()
+    fuse(model)
+    layer = getattr(model, name)
+    width = layer.weight.shape[0] if isinstance(layer, nn.Linear) else layer.weight.shape[1]
+    shape = [2, width] if isinstance(layer, nn.Linear) else [2, 4, 4, width]
+    image = paddle.randn(shape)
+    bias = 0 if layer.bias is None else layer.bias.astype(dtype).astype("float32").numpy()
+    layer(image).astype("float32").square().sum().backward()
+    expected = layer.weight.grad.numpy()
+    layer.clear_gradients()
+
+    zeros = paddle.zeros(layer.weight.shape, dtype)
+    with amp.rounded_weights([(layer.weight, zeros)]):
+        y = layer(image).astype("float32")
+    np.testing.assert_array_equal(y.numpy(), np.broadcast_to(bias, y.shape))
+
+    copy = layer.weight.detach().astype(dtype)
+    with amp.rounded_weights([(layer.weight, copy)]):
+        layer(image).astype("float32").square().sum().backward()
+    assert layer.weight.grad.dtype == paddle.float32
+    assert np.abs(expected).max() > 0
+    np.testing.assert_array_equal(layer.weight.grad.numpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16"], indirect=True)
