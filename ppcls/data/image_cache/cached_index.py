@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ from ppcls.data.image_cache.place import (
 )
 from ppcls.data.image_cache.store import CachedImage, ImageStore, entry_bytes
 from ppcls.data.images.header import DecodeError
+from ppcls.data.index.arrays.path_hashes import find_repeated
 from ppcls.data.index.files import FileIndex
 from ppcls.data.transforms.numpy_ops.chain import run
 from ppcls.data.transforms.specs import Op
 from ppcls.errors import UserError, counted
 from ppcls.files import print_error
 
-_FORMAT = 1
-_CHUNK = 256  # images that are decoded and stored together
+_FORMAT = 2
+_CHUNK = 256  # maximum number of images that are decoded and stored together
+_CHUNK_BYTES = 1 << 30  # maximum size of their pixels by the estimate; two or three chunks are in memory
 _SAMPLE = 500  # images from whose headers the size of the cache is estimated
 _MARGIN = 1.05  # the estimate may be too small
 _REPORT = 30.0  # seconds between two lines about the progress
@@ -47,12 +50,16 @@ class CachedIndex:
         original: The image files.
         ops: Chain that was run before the images were stored.
         store: The stored images.
+        stored_at: [N] int64, position in ``store`` of the image of each sample.
     """
 
-    def __init__(self, original: FileIndex, ops: Sequence[Op], store: ImageStore) -> None:
+    def __init__(
+        self, original: FileIndex, ops: Sequence[Op], store: ImageStore, stored_at: NDArray[np.int64]
+    ) -> None:
         self.original = original
         self._ops = ops
         self._store = store
+        self._stored_at = stored_at
 
     @property
     def labels(self) -> NDArray[Any]:
@@ -81,7 +88,7 @@ class CachedIndex:
         Raises:
             DecodeError: The image file is bad.
         """
-        if (stored := self._store.read(position)) is not None:
+        if (stored := self._store.read(int(self._stored_at[position]))) is not None:
             return stored
         try:
             run(self._ops, self.original.read(position), _NO_DRAWS)
@@ -107,6 +114,7 @@ class ImageCache:
         self._index = index
         self._ops = ops
         self._folder = caches_folder(kind) / self._token(decoder)
+        self._stored_at = _first_positions(index.paths)
 
     def open(self, decode: Decode, wait: Callable[[], None]) -> CachedIndex:
         """Returns the cached data set. One process of the machine decodes the images that are missing.
@@ -122,7 +130,7 @@ class ImageCache:
             store = self._open(decode, wait)
         except OSError as error:  # of files of the cache, because bad images are DecodeErrors
             raise self._unusable(error) from None
-        return CachedIndex(self._index, self._ops, store)
+        return CachedIndex(self._index, self._ops, store, self._stored_at)
 
     def _open(self, decode: Decode, wait: Callable[[], None]) -> ImageStore:
         start = time.time_ns()
@@ -130,14 +138,16 @@ class ImageCache:
         with filling(self._folder, wait) as waited:
             store = ImageStore(self._folder, len(self._index))
             if not (waited and self._checked_since(start)):
-                missing = self._find_missing(store)
-                if store.mostly_replaced(missing):
+                positions = np.unique(self._stored_at)
+                states = np.array([_file_state(self._index.path(at)) for at in positions.tolist()], np.int64)
+                changed = (states != store.states[positions]).any(axis=1)
+                if store.mostly_replaced(positions[changed]):
                     with used_alone(lock) as alone:
                         if alone:
                             store.clear()
-                            missing = np.arange(len(self._index))
-                if len(missing):
-                    self._fill(store, missing, decode, wait)
+                            changed[:] = True
+                if changed.any():
+                    self._fill(store, positions[changed], states[changed], decode, wait)
                 (self._folder / _CHECKED).touch()
             store.map()
         return store
@@ -157,14 +167,23 @@ class ImageCache:
         except FileNotFoundError:
             return False
 
-    def _find_missing(self, store: ImageStore) -> NDArray[np.int64]:
-        """Returns the positions of the images that are missing or whose files have changed."""
-        states = np.array([_file_state(self._index.path(at)) for at in range(len(self._index))], np.int64)
-        return np.flatnonzero((states != store.states).any(axis=1))
-
     def _fill(
-        self, store: ImageStore, missing: NDArray[np.int64], decode: Decode, wait: Callable[[], None]
+        self,
+        store: ImageStore,
+        missing: NDArray[np.int64],
+        states: NDArray[np.int64],
+        decode: Decode,
+        wait: Callable[[], None],
     ) -> None:
+        """Decodes images and stores them.
+
+        Args:
+            store: The store.
+            missing: [M], positions of the images.
+            states: [M, 2], states of their files. The next start decodes files that change later.
+            decode: See `open`.
+            wait: See `open`.
+        """
         need = self._estimate(missing)
         if self._kind == "memory" and need > free_bytes(self._folder, self._kind):
             remove_unused(self._folder)
@@ -175,25 +194,31 @@ class ImageCache:
             f"{self._key}: decoding {counted(len(missing), 'image')}, which need {_describe_size(need)}, "
             f"into {self._folder}"
         )
-        for begin in range(0, len(missing), _CHUNK):
-            wait()
-            positions = missing[begin : begin + _CHUNK].tolist()
-            states = [_file_state(self._index.path(at)) for at in positions]
-            decoded = zip(positions, decode(positions), states, strict=True)
-            # Bad images are tried again at the next start, because the disk may have failed for a moment.
-            images = [CachedImage(at, pixels, state) for at, pixels, state in decoded if pixels is not None]
-            stored += len(images)
-            try:
-                store.append(images)
-                store.forget(set(positions).difference(image.position for image in images))
-            except OSError as error:
-                raise self._full(f"{error.strerror}", len(missing) - begin) from None
-            if time.monotonic() - shown > _REPORT:
-                shown = time.monotonic()
-                print_error(
-                    f"{self._key}: {begin + len(positions):,} of "
-                    f"{counted(len(missing), 'image is', 'images are')} decoded"
-                )
+        size = max(1, min(_CHUNK, _CHUNK_BYTES * len(missing) // max(1, need)))
+        begins = range(0, len(missing), size)
+        chunks = [missing[begin : begin + size].tolist() for begin in begins]
+        with closing(decode(chunks)) as results:
+            for begin, positions, decoded in zip(begins, chunks, results, strict=True):
+                wait()
+                known = [tuple(state) for state in states[begin : begin + size].tolist()]
+                # Bad images are tried again at the next start, because the disk may have failed for a moment.
+                images = [
+                    CachedImage(at, pixels, state)
+                    for at, pixels, state in zip(positions, decoded, known, strict=True)
+                    if pixels is not None
+                ]
+                stored += len(images)
+                try:
+                    store.append(images)
+                    store.forget(set(positions).difference(image.position for image in images))
+                except OSError as error:
+                    raise self._full(f"{error.strerror}", len(missing) - begin) from None
+                if time.monotonic() - shown > _REPORT:
+                    shown = time.monotonic()
+                    print_error(
+                        f"{self._key}: {begin + len(positions):,} of "
+                        f"{counted(len(missing), 'image is', 'images are')} decoded"
+                    )
         bad = len(missing) - stored
         note = f"; {counted(bad, 'image is', 'images are')} bad" if bad else ""
         print_error(
@@ -233,6 +258,15 @@ class ImageCache:
             f"{self._key}: can't store {counted(count, 'decoded image')} in {self._folder}: {reason}; "
             f"{other}, shrink the images with `ppcls dataset resize`, or remove this key"
         )
+
+
+def _first_positions(paths: NDArray[np.bytes_]) -> NDArray[np.int64]:
+    """Returns for each path the position where it is listed first, [N]."""
+    positions = np.arange(len(paths))
+    repeated = find_repeated(paths)
+    _, first, number = np.unique(paths[repeated], return_index=True, return_inverse=True)
+    positions[repeated] = repeated[first[number]]
+    return positions
 
 
 def _describe_size(count: int) -> str:

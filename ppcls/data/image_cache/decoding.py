@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,15 @@ if TYPE_CHECKING:  # training without DALI must not import it
     from ppcls.data.loaders.dali.settings import DaliSettings
 
 Array = NDArray[Any]
-Decode = Callable[[list[int]], list[Array | None]]
+Decoded = Generator[list[Array | None], None, None]
+# Decodes the images at some positions, chunk after chunk. An image may be overwritten when the next chunk is
+# requested. The next chunk is decoded while the caller uses one.
+Decode = Callable[[Sequence[list[int]]], Decoded]
 _NO_DRAWS = np.zeros(0, np.float32)
 _ANY_SIZE = 1 << 40  # pixels; the decoder has checked the size
+# Chunks that one pipeline decodes. Building it takes 10 to 20 ms, and planning a batch of a longer list takes
+# longer.
+_PIPELINE_CHUNKS = 64
 
 
 def split_cached(ops: Sequence[Op], *, only_decoder: bool) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
@@ -84,33 +91,50 @@ def decode_by_numpy(index: Index, ops: Sequence[Op], threads: int) -> Decode:
         except ValueError:  # a DecodeError, or a crop that is larger than the image
             return None
 
-    def decode_all(positions: list[int]) -> list[Array | None]:
+    def decode_chunks(chunks: Sequence[list[int]]) -> Decoded:
         with ThreadPoolExecutor(threads) as pool:
-            return [*pool.map(decode, positions)]
+            ahead = pool.map(decode, chunks[0])
+            for following in [*chunks[1:], []]:
+                images, ahead = ahead, pool.map(decode, following)
+                yield [*images]
 
-    return decode_all
+    return decode_chunks
 
 
 def decode_by_dali(index: Index, ops: Sequence[Op], settings: DaliSettings) -> Decode:
     """Returns a function that decodes images on the CPU as DALI does; None stands for a bad image."""
     from ppcls.data.loaders.dali.loader import DaliLoader
 
-    def decode_all(positions: list[int]) -> list[Array | None]:
+    def decode_chunks(chunks: Sequence[list[int]]) -> Decoded:
+        done = 0
+        while done < len(chunks):
+            try:
+                part = chunks[done : done + _PIPELINE_CHUNKS]
+                with closing(DaliLoader.run_chunks(index, part, ops, on_cpu)) as results:
+                    for images in results:
+                        done += 1
+                        yield [*images]
+            except (RuntimeError, DecodeError, MemoryError):  # of this chunk, or of the next one
+                done += 1
+                yield decode_alone(chunks[done - 1])
+
+    def decode_alone(positions: list[int]) -> list[Array | None]:
         try:
-            return [*DaliLoader.run_once(index, positions, ops, on_cpu)]
+            chunks = DaliLoader.run_chunks(index, [positions], ops, on_cpu)
+            return [image.copy() for images in chunks for image in images]
         except (RuntimeError, DecodeError, MemoryError):
             bad = find_undecodable(index, ops[0].spec, positions)
         if bad:  # without them, DALI probably decodes the others together
             good = [at for at in positions if at not in bad]
-            decoded = dict(zip(good, decode_all(good) if good else [], strict=True))
+            decoded = dict(zip(good, decode_alone(good) if good else [], strict=True))
             return [decoded.get(at) for at in positions]
         if len(positions) == 1:
             return [None]
         half = len(positions) // 2
-        return decode_all(positions[:half]) + decode_all(positions[half:])
+        return decode_alone(positions[:half]) + decode_alone(positions[half:])
 
     on_cpu = replace(settings, device_id=None, decode_on_cpu=False, prefetch=1, cores=None)
-    return decode_all
+    return decode_chunks
 
 
 def describe_decoder(settings: DaliSettings | None) -> str:

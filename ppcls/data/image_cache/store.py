@@ -1,12 +1,14 @@
-"""Decoded images in two files, to which images are only appended.
+"""Decoded images in files, to which images are only appended.
 
 Decisions:
-- ``pixels`` has the images as ``.npy`` files, one after the other. ``journal`` has one record per image. A
-  record is written when the pixels are on the disk, so each valid record has its pixels, also after a kill or
-  a power failure. What is in ``pixels`` after the last record is overwritten.
+- ``pixels-0`` to ``pixels-7`` have the images as ``.npy`` files, one after the other. There are several,
+  because Linux lets only one thread at a time write to a file, which would be slower than many cores decode.
+- ``journal`` has one record per image. A record is written when the pixels are on the disk, so each valid
+  record has its pixels, also after a kill or a power failure. What is in a file of pixels after its last
+  record is overwritten.
 - A record of 0 bytes removes an image, whose file has become bad. Its old pixels are used by no later start.
-- All processes map ``pixels`` into memory and share it. Like every mapped file, it must not be truncated by
-  another program.
+- All processes map the pixels into memory and share them. Like every mapped file, they must not be truncated
+  by another program.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ import io
 import mmap
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +28,18 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-_FIELDS = 5  # numbers of a record without its sum
+_FILES = 8  # files of pixels
+_FIELDS = 6  # numbers of a record without its sum: position, file, offset, size, and both of the state
 _RECORD = 8 * (_FIELDS + 1)  # bytes
 _FACTORS = np.array(
-    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5, 0x85EBCA77C2B2AE63],
+    [
+        0x9E3779B97F4A7C15,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x27D4EB2F165667C5,
+        0x85EBCA77C2B2AE63,
+        0xD6E8FEB86659FD93,
+    ],
     np.uint64,
 )
 HEADER = 128  # bytes of the header of an image
@@ -58,18 +71,18 @@ class ImageStore:
     """
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._pixels = folder / "pixels"
+        self._pixels = [folder / f"pixels-{number}" for number in range(_FILES)]
         self._journal = folder / "journal"
-        self._places = np.zeros((count, 2), np.int64)  # offset and size; 0 bytes for a missing image
+        self._places = np.zeros((count, 3), np.int64)  # file, offset, size; 0 bytes for a missing image
         self.states = np.full((count, 2), -1, np.int64)
-        self._end = 0  # of the valid pixels
-        self._map: mmap.mmap | None = None
+        self._ends = np.zeros(_FILES, np.int64)  # of the valid pixels
+        self._maps: list[mmap.mmap | None] = []
         self._load()
 
     @property
     def size(self) -> int:
         """Number of bytes of all images, including those that were replaced."""
-        return self._end
+        return int(self._ends.sum())
 
     def mostly_replaced(self, missing: NDArray[np.int64]) -> bool:
         """Returns whether images that were replaced, or will be, need more space than the others.
@@ -77,8 +90,8 @@ class ImageStore:
         Args:
             missing: Positions of the images that will be stored.
         """
-        kept = self._places[:, 1].sum() - self._places[missing, 1].sum()
-        return bool(self._end > 2 * kept)
+        kept = self._places[:, 2].sum() - self._places[missing, 2].sum()
+        return bool(self.size > 2 * kept)
 
     def clear(self) -> None:
         """Removes all images. No other process may use them.
@@ -86,12 +99,12 @@ class ImageStore:
         Raises:
             OSError: The files can't be written.
         """
-        for path in (self._journal, self._pixels):  # in this order, because a record needs its pixels
+        for path in (self._journal, *self._pixels):  # in this order, because a record needs its pixels
             with self._open(path) as file:
                 file.truncate(0)
         self._places[:] = 0
         self.states[:] = -1
-        self._end = 0
+        self._ends[:] = 0
 
     def forget(self, positions: Iterable[int]) -> None:
         """Removes those of the images that are stored. Processes that use them already may continue.
@@ -99,30 +112,39 @@ class ImageStore:
         Raises:
             OSError: The disk or the memory is full.
         """
-        stored = [position for position in positions if self._places[position, 1]]
-        self._write([(position, 0, 0, -1, -1) for position in stored])
+        stored = [position for position in positions if self._places[position, 2]]
+        self._write([(position, 0, 0, 0, -1, -1) for position in stored])
 
-    def append(self, images: Iterable[CachedImage]) -> None:
+    def append(self, images: Sequence[CachedImage]) -> None:
         """Stores images. Those that are stored already are replaced.
 
         Raises:
             OSError: The disk or the memory is full.
         """
-        records = []
-        with self._open(self._pixels) as file:
-            file.seek(self._end)
-            end = self._end
+        parts = [images[number::_FILES] for number in range(_FILES)]
+        with ThreadPoolExecutor(_FILES) as pool:
+            records = [*chain.from_iterable(pool.map(self._append_to, range(_FILES), parts))]
+        self._write(records)
+
+    def _append_to(self, number: int, images: Sequence[CachedImage]) -> list[tuple[int, ...]]:
+        """Writes images to one of the files. Returns their records."""
+        records = list[tuple[int, ...]]()
+        if not images:
+            return records
+        end = int(self._ends[number])
+        with self._open(self._pixels[number]) as file:
+            file.seek(end)
             for image in images:
-                header = _header(image.pixels)
+                header = _header(image.pixels.dtype.str, image.pixels.shape)
                 content = np.ascontiguousarray(image.pixels).reshape(-1).view(np.uint8)
                 file.write(header)
                 file.write(content.data)
                 size = len(header) + content.nbytes
-                records.append((image.position, end, size, *image.state))
+                records.append((image.position, number, end, size, *image.state))
                 end += size
             file.flush()
             os.fdatasync(file.fileno())
-        self._write(records)
+        return records
 
     def _write(self, records: Sequence[tuple[int, ...]]) -> None:
         """Appends records to the journal."""
@@ -138,13 +160,16 @@ class ImageStore:
 
     def map(self) -> None:
         """Maps the images into memory."""
-        with self._open(self._pixels) as file:
-            self._map = mmap.mmap(file.fileno(), self._end, access=mmap.ACCESS_READ) if self._end else None
+        self._maps = []
+        for path, end in zip(self._pixels, self._ends.tolist(), strict=True):
+            with self._open(path) as file:
+                self._maps.append(mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) if end else None)
 
     def read(self, position: int) -> memoryview | None:
         """Returns an image as the content of an ``.npy`` file; None for one that is missing."""
-        offset, size = self._places[position].tolist()
-        return memoryview(self._map)[offset : offset + size] if self._map is not None and size else None
+        number, offset, size = self._places[position].tolist()
+        pixels = self._maps[number] if size and self._maps else None
+        return memoryview(pixels)[offset : offset + size] if pixels is not None else None
 
     @staticmethod
     def _open(path: Path) -> io.BufferedRandom:
@@ -152,16 +177,21 @@ class ImageStore:
 
     def _load(self) -> None:
         """Reads the journal up to the first invalid record."""
-        with self._open(self._journal) as journal, self._open(self._pixels) as pixels:
+        for path in self._pixels:
+            self._open(path).close()
+        lengths = np.array([path.stat().st_size for path in self._pixels], np.int64)
+        with self._open(self._journal) as journal:
             data = journal.read()
-            length = os.fstat(pixels.fileno()).st_size
             values = np.frombuffer(data[: len(data) // _RECORD * _RECORD], np.int64)
             records = values.reshape(-1, _FIELDS + 1)
-            position, offset, size = records[:, 0], records[:, 1], records[:, 2]
+            position, number, offset, size = records[:, :4].T
+            length = lengths[number % _FILES]
             valid = (
                 (records[:, _FIELDS] == _sums(records[:, :_FIELDS]))
                 & (position >= 0)
                 & (position < len(self._places))
+                & (number >= 0)
+                & (number < _FILES)
                 & (offset >= 0)
                 & (size >= 0)
                 & (size <= length)
@@ -174,9 +204,9 @@ class ImageStore:
     def _add(self, records: NDArray[np.int64]) -> None:
         if not len(records):
             return
-        self._places[records[:, 0]] = records[:, 1:3]
-        self.states[records[:, 0]] = records[:, 3:5]
-        self._end = max(self._end, int((records[:, 1] + records[:, 2]).max()))
+        self._places[records[:, 0]] = records[:, 1:4]
+        self.states[records[:, 0]] = records[:, 4:6]
+        np.maximum.at(self._ends, records[:, 1], records[:, 2] + records[:, 3])
 
 
 def entry_bytes(pixels: int, channels: int, dtype: str) -> int:
@@ -184,11 +214,10 @@ def entry_bytes(pixels: int, channels: int, dtype: str) -> int:
     return HEADER + pixels * channels * np.dtype(dtype).itemsize
 
 
-def _header(pixels: Array) -> bytes:
+@lru_cache(maxsize=256)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
     file = io.BytesIO()
-    npy.write_array_header_1_0(
-        file, {"descr": pixels.dtype.str, "fortran_order": False, "shape": pixels.shape}
-    )
+    npy.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
     return file.getvalue()
 
 

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,9 @@ from runs import GUARD
 from ppcls.config.base.errors import ConfigError
 from ppcls.data.bad_images.lists import BadImageError
 from ppcls.data.build import build_loader
-from ppcls.data.image_cache import cached_index, place
+from ppcls.data.image_cache import cached_index, decoding, place
 from ppcls.data.image_cache.cached_index import CachedIndex, ImageCache
-from ppcls.data.image_cache.decoding import decode_by_numpy
+from ppcls.data.image_cache.decoding import Decoded, decode_by_numpy
 from ppcls.data.image_cache.store import CachedImage, ImageStore
 from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
@@ -82,9 +84,10 @@ paths = np.array(sorted(path.name.encode() for path in root.glob("*.jpg")))
 index = FileIndex(root, paths, np.zeros(len(paths), np.int64), root)
 cache = ImageCache("memory", "DataLoader.Train.cache", index, plan_chain([DecodeImage()], "HWC"), "a")
 
-def decode(positions):
-    print("decoded", len(positions), flush=True)
-    return [np.full((2, 3, 3), at, np.uint8) for at in positions]
+def decode(chunks):
+    for positions in chunks:
+        print("decoded", len(positions), flush=True)
+        yield [np.full((2, 3, 3), at, np.uint8) for at in positions]
 
 cached = cache.open(decode, lambda: None)
 print("open", sum(cached.read(at)[-1] for at in range(len(paths))), flush=True)
@@ -141,8 +144,14 @@ def batches(folder: Path, cache: str, **values: Any) -> list[Arrays]:
     [(name, use_dali) for name in CHAINS for use_dali in (True, False) if use_dali or "pil" not in name],
 )
 def test_samples_have_the_same_bits(
-    name: str, use_dali: bool, folder: Path, capfd: pytest.CaptureFixture[str]
+    name: str,
+    use_dali: bool,
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cached_index, "_CHUNK", 3)
+    monkeypatch.setattr(decoding, "_PIPELINE_CHUNKS", 2)
     if name == "grey":
         write_list(folder, GREY)
     options = {"use_dali": use_dali, "chain": CHAINS[name], "channels": 1 if name == "grey" else 3}
@@ -209,9 +218,17 @@ class Decoder:
     def __init__(self) -> None:
         self.decoded: list[int] = []
 
-    def __call__(self, positions: list[int]) -> list[Any]:
+    def __call__(self, chunks: Sequence[list[int]]) -> Decoded:
+        for positions in chunks:
+            yield self.decode(positions)
+
+    def decode(self, positions: list[int]) -> list[Any]:
         self.decoded += positions
         return [pixels_of(at) for at in positions]
+
+
+def stored_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("pixels-*"))
 
 
 def open_cache(index: FileIndex, decode: Any, kind: Any = "disk") -> CachedIndex:
@@ -243,13 +260,87 @@ def test_only_changed_files_are_decoded_again(index: FileIndex) -> None:
     assert len(open_cache(other, Decoder())) == 39
 
 
+def test_a_path_that_is_listed_several_times_is_decoded_once(index: FileIndex) -> None:
+    positions = [5, 9, 5, 0, 9, 5, 30]
+    repeated = FileIndex(index.root, index.paths[positions], index.labels[positions], index.source)
+    first = Decoder()
+    cached = open_cache(repeated, first)
+    assert first.decoded == [0, 1, 3, 6]
+    found = [np.frombuffer(cached.read(at), np.uint8, offset=128)[0] for at in range(len(positions))]
+    assert found == [0, 1, 0, 3, 1, 0, 6]
+    Path(index.name(9)).write_bytes(b"changed")
+    again = Decoder()
+    open_cache(repeated, again)
+    assert again.decoded == [1]
+
+
+def test_a_file_that_changes_after_it_was_decoded_ahead_is_decoded_at_the_next_start(
+    index: FileIndex,
+) -> None:
+    class Ahead(Decoder):
+        def __call__(self, chunks: Sequence[list[int]]) -> Decoded:
+            decoded = [*super().__call__(chunks)]
+            Path(index.name(39)).write_bytes(b"changed")
+            yield from decoded
+
+    open_cache(index, Ahead())
+    again = Decoder()
+    check(open_cache(index, again))
+    assert again.decoded == [39]
+
+
+def test_images_are_decoded_while_others_are_stored(folder: Path) -> None:
+    started = threading.Event()
+
+    class Slow(FileIndex):
+        def read(self, position: int) -> bytes:
+            if position == 1:
+                started.set()
+            return super().read(position)
+
+    names = np.array([b"png-odd.png"] * 2)
+    with closing(
+        decode_by_numpy(Slow(folder, names, np.zeros(2, np.int64), folder), CHAIN, 2)([[0], [1]])
+    ) as chunks:
+        next(chunks)
+        assert started.wait(GUARD)
+
+
+def test_several_threads_store_the_images_of_a_chunk(
+    index: FileIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(8)
+    write_pixels = ImageStore._append_to
+
+    def wait_for_all(*args: Any) -> Any:
+        together.wait(GUARD)
+        return write_pixels(*args)
+
+    monkeypatch.setattr(ImageStore, "_append_to", wait_for_all)
+    check(open_cache(index, Decoder()))
+
+
+def test_chunks_of_large_images_have_fewer_of_them(index: FileIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageCache, "_estimate", lambda *_: 40 * 1000)
+    monkeypatch.setattr(cached_index, "_CHUNK_BYTES", 5000)
+    sizes: list[int] = []
+
+    class Counting(Decoder):
+        def decode(self, positions: list[int]) -> list[Any]:
+            sizes.append(len(positions))
+            return super().decode(positions)
+
+    check(open_cache(index, Counting()))
+    assert sizes == [5] * 8
+
+
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 def test_a_file_that_becomes_bad_is_no_longer_used(index: FileIndex, kind: Any) -> None:
     """Nor by a process that waits meanwhile and does not compare the files itself."""
 
     class Rejecting(Decoder):
-        def __call__(self, positions: list[int]) -> list[Any]:
-            pixels = super().__call__(positions)
+        def decode(self, positions: list[int]) -> list[Any]:
+            pixels = super().decode(positions)
             return [None if at in (3, 5) else image for at, image in zip(positions, pixels, strict=True)]
 
     check(open_cache(index, Decoder(), kind))
@@ -261,7 +352,7 @@ def test_a_file_that_becomes_bad_is_no_longer_used(index: FileIndex, kind: Any) 
         cached = open_cache(index, again, kind)
         assert again.decoded == decoded
         (journal,) = (index.root.parent / ("home" if kind == "disk" else "shm")).rglob("journal")
-        waiting = CachedIndex(index, CHAIN, ImageStore(journal.parent, 40))
+        waiting = CachedIndex(index, CHAIN, ImageStore(journal.parent, 40), np.arange(40))
         for each in (cached, waiting):
             for bad in (3, 5):
                 with pytest.raises((DecodeError, FileNotFoundError)):
@@ -291,8 +382,7 @@ def test_replaced_images_are_removed_when_no_other_run_uses_them(
             status = path.stat()
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
         with start() as process:
-            (pixels,) = (tmp_path / "home").rglob("pixels")
-            sizes.append(pixels.stat().st_size)
+            sizes.append(stored_bytes(tmp_path / "home"))
             other = start() if used and len(sizes) == 1 else None
             process.communicate("end\n", timeout=GUARD)
         assert process.returncode == 0
@@ -310,10 +400,10 @@ def test_processes_that_start_together_decode_once(index: FileIndex) -> None:
     waits: list[int] = []
 
     class Slow(Decoder):
-        def __call__(self, positions: list[int]) -> list[Any]:
+        def decode(self, positions: list[int]) -> list[Any]:
             while not waits:  # until another one waits
                 pass
-            return super().__call__(positions)
+            return super().decode(positions)
 
     decoders = [Slow() for _ in range(4)]
 
@@ -329,10 +419,10 @@ def test_processes_that_start_together_decode_once(index: FileIndex) -> None:
 
 def test_an_interrupted_decoding_continues(index: FileIndex) -> None:
     class Failing(Decoder):
-        def __call__(self, positions: list[int]) -> list[Any]:
+        def decode(self, positions: list[int]) -> list[Any]:
             if len(self.decoded) == 32:
                 raise KeyboardInterrupt
-            return super().__call__(positions)
+            return super().decode(positions)
 
     with pytest.raises(KeyboardInterrupt):
         open_cache(index, Failing())
@@ -357,7 +447,8 @@ def test_damaged_files_never_give_other_pixels(
     if data.draw(st.booleans()):
         os.truncate(root / "journal", size)  # zeros
     elif data.draw(st.booleans()):
-        os.truncate(root / "pixels", data.draw(st.integers(0, (root / "pixels").stat().st_size)))
+        pixels = root / f"pixels-{data.draw(st.integers(0, 3))}"
+        os.truncate(pixels, data.draw(st.integers(0, pixels.stat().st_size)))
     again = ImageStore(root, 12)
     missing = np.flatnonzero((again.states < 0).any(axis=1)).tolist()
     again.map()
@@ -398,11 +489,10 @@ def test_the_estimated_size_is_that_of_the_files(folder: Path, monkeypatch: pyte
     for chain in ("crop", "eval"):
         shutil.rmtree(folder.parent / "home", ignore_errors=True)
         loader_of(folder, "disk", chain=CHAINS[chain])
-        (pixels,) = (folder.parent / "home").rglob("pixels")
-        assert needed == pixels.stat().st_size
+        assert needed == stored_bytes(folder.parent / "home")
 
 
-@pytest.mark.parametrize("name", ["use.lock", "fill.lock", "journal", "pixels"])
+@pytest.mark.parametrize("name", ["use.lock", "fill.lock", "journal", "pixels-0", "pixels-7"])
 def test_a_folder_that_cannot_be_used_is_an_error(index: FileIndex, tmp_path: Path, name: str) -> None:
     check(open_cache(index, Decoder()))
     (path,) = (tmp_path / "home").rglob(name)
@@ -446,7 +536,7 @@ def test_shared_memory_survives_kills_and_is_freed_by_the_last_process(
         return process
 
     def stored() -> list[Path]:
-        return [*(tmp_path / "shm").rglob("pixels")]
+        return [*(tmp_path / "shm").rglob("journal")]
 
     lines: list[str] = []
     killed = start()
@@ -493,7 +583,7 @@ def test_numpy_decoder_skips_bad_images(folder: Path) -> None:
     (folder / "0.jpg").write_bytes(b"")
     names = np.array([b"0.jpg", b"png-odd.png"])
     decode = decode_by_numpy(FileIndex(folder, names, np.zeros(2, np.int64), folder), CHAIN, 2)
-    bad, good = decode([0, 1])
+    ((bad, good),) = decode([[0, 1]])
     assert bad is None
     assert good is not None
     assert good.shape == (145, 217, 3)

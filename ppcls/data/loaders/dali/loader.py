@@ -314,28 +314,39 @@ class DaliLoader(OrderedLoader):
         return None
 
     @classmethod
-    def run_once(
-        cls, index: Index, positions: Sequence[int], ops: Sequence[Op], settings: DaliSettings
-    ) -> list[NDArray[Any]]:
-        """Returns the images of samples after a chain that runs on the CPU, whatever their sizes.
+    def run_chunks(
+        cls, index: Index, chunks: Sequence[Sequence[int]], ops: Sequence[Op], settings: DaliSettings
+    ) -> Generator[list[NDArray[Any]], None, None]:
+        """Yields the images of samples after a chain that runs on the CPU, whatever their sizes.
 
         Args:
             index: The samples.
-            positions: Positions of the samples.
+            chunks: Positions of the samples. Only the last chunk may be shorter than the others.
             ops: Chain without random transforms.
-            settings: Settings of DALI.
+            settings: Settings of DALI, with a prefetch of 1.
+
+        Yields:
+            The images of a chunk. DALI reuses their memory when the next chunk is requested, and decodes that
+            chunk meanwhile.
 
         Raises:
-            RuntimeError, DecodeError, MemoryError: An image can't be read or decoded.
+            RuntimeError, DecodeError, MemoryError: An image of this chunk or the next one can't be read or
+                decoded.
         """
-        order = Order(ListSampler(tuple(positions)), batch_size=len(positions))
+        order = Order(ListSampler(tuple(chain.from_iterable(chunks))), batch_size=len(chunks[0]))
         graph = cls(index, order, ops, settings).graph()
         pipes = PipeUnblocker(index, [graph.input.reader])
         try:
             graph.pipeline.build()
             with pipes.waiting():
-                images, _ = graph.pipeline.run()
-            return [np.array(images[row]) for row in range(len(positions))]
+                graph.pipeline.schedule_run()
+            for number, chunk in enumerate(chunks, 1):
+                with pipes.waiting():
+                    images, _ = graph.pipeline.outputs()
+                    graph.input.pop()
+                    if number < len(chunks):
+                        graph.pipeline.schedule_run()
+                yield [np.asarray(images[row]) for row in range(len(chunk))]
         finally:
             pipes.close()
             shut_down(graph.pipeline)
