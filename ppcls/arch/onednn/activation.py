@@ -36,9 +36,10 @@ def find_activation(act: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor]
 
 @cache
 def _activation(act: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    def activate(x: Tensor) -> Tensor:
-        if x.dtype != paddle.float32:
-            return act(x)
+    def activate(x: Tensor, *options: Any, **named: Any) -> Tensor:
+        # With options, such as `approximate` of GELU, a user's layer computes another function.
+        if x.dtype != paddle.float32 or options or named:
+            return act(x, *options, **named)
         output: Tensor = _CpuActivation.apply(x.contiguous(), act)
         return output
 

@@ -173,7 +173,8 @@ def _softmax(layer: Softmax, x: Tensor) -> Tensor:
 
 
 def _trains(layer: nn.BatchNorm2D, x: Tensor) -> Any:
-    return layer.training and x.dtype == paddle.float32
+    # Paddle does not normalize a single pixel, of one image.
+    return layer.training and x.dtype == paddle.float32 and x.size > x.shape[-1]
 
 
 def _infers(layer: nn.BatchNorm2D, x: Tensor) -> bool:

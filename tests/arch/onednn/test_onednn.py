@@ -313,6 +313,17 @@ def test_activation_matches_float64(act: Callable[[Tensor], Tensor]) -> None:
     _assert_close(x.grad, exact.grad)
 
 
+@pytest.mark.parametrize("arguments", [((True,), {}), ((), {"approximate": True})])
+def test_activation_with_options_is_left_to_paddle(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    options, named = arguments
+    x = _random((3, 5), 1)
+    function = find_activation(F.gelu)
+    assert function is not None
+    expected = F.gelu(x, approximate=True).numpy()
+    np.testing.assert_array_equal(function(x, *options, **named).numpy(), expected)
+    assert np.abs(function(x).numpy() - expected).max() > 1e-5
+
+
 @pytest.mark.parametrize("act", [None, F.relu, F.sigmoid, nn.GELU()])
 def test_other_activations_are_left_to_paddle(act: Any) -> None:
     assert find_activation(act) is None
@@ -463,6 +474,21 @@ def test_fuse_leaves_float64_to_paddle(layer: str) -> None:
         network.to(dtype="float64")
     image = _random((1, 8, 8, 4), 1).astype("float64")
     np.testing.assert_array_equal(model(image).numpy(), own(image).numpy())
+
+
+def test_norm_of_a_single_pixel_is_left_to_paddle() -> None:
+    """Paddle does not normalize it. Its only value is its mean, so oneDNN returns 0."""
+    norm = nn.BatchNorm2D(4, data_format="NHWC")
+    own = copy.deepcopy(norm)
+    assert fuse(norm) == 1
+    results = []
+    for layer in (own, norm):
+        x = _random((1, 1, 1, 4), 1, shift=3.0)
+        y = layer(x)
+        y.backward(_random((1, 1, 1, 4), 2))
+        results.append([y, x.grad, layer._mean, layer._variance])
+    for expected, found in zip(*results, strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
 def test_products_of_other_shapes_and_types_are_left_to_paddle() -> None:
