@@ -35,8 +35,8 @@ from ppcls.recipe.warmup import fit_warmup
 from ppcls.registry import import_user_module, suggest
 
 AnySection = TypeVar("AnySection", bound=Section)
-# Overrides of these keys are preferred to what was measured with other values.
-_TUNED = frozenset({"Arch.name", "Arch.data_format", "Global.fused_kernels"})
+# If an override changes one of these keys, the config drops what was measured with other values.
+_TUNED = ("Arch.name", "Arch.data_format", "Global.fused_kernels")
 _INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout, this is a link to configs/
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't contain
 
@@ -96,10 +96,14 @@ class ConfigSource:
         Raises:
             ConfigError: The config has no place for a value.
         """
+        tuned = [node_at(self.tree, path) for path in _TUNED]
         for override in overrides:
             override.apply(self.tree)
             self.origins.pop(override.path, None)  # the last override of a path must be the last item
             self.origins[override.path] = override.origin
+        # Options of a command that resumes a run often repeat the values of the run.
+        if [node_at(self.tree, path) for path in _TUNED] != tuned:
+            mapping_at(self.tree, "Global").pop("autotuned", None)
 
     def load(self) -> Config:
         """Translates older keys, then returns the validated config. Must be called only once.
@@ -111,8 +115,6 @@ class ConfigSource:
             ConfigError: The config is invalid. The message lists all problems.
         """
         self._check_texts()
-        if not _TUNED.isdisjoint(self.origins):
-            mapping_at(self.tree, "Global").pop("autotuned", None)
         if reason := describe_other_file(self.tree):
             raise self._error([reason])
         _import_modules(self.tree)

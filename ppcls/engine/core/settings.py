@@ -230,7 +230,7 @@ class ExecutionSettings(Section):
     on a GPU if `time_limit` is below 20 minutes."""
     autotuned: Autotuned | None = None
     """What `autotune` measured. The configs of checkpoints contain it; do not set it yourself. It is ignored
-    if an override sets `fused_kernels`, Arch.name or Arch.data_format."""
+    if an override changes `fused_kernels`, Arch.name or Arch.data_format."""
     sync_bn: bool = False
     """Compute the statistics of BatchNorm over the batches of all processes (Paddle's SyncBatchNorm). Needs
     GPUs. Useful if each process has few images."""

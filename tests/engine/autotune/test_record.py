@@ -81,6 +81,7 @@ def test_predictions_use_the_fastest_inference(
         ("Global.fused_kernels=False", False),
         ("Arch.data_format=NCHW", False),
         ("Arch.name=ResNet18", False),
+        ("Arch.name=PPLCNet_x0_25", True),  # the same value, as in a resumed run
         ("Global.epochs=3", True),
     ],
 )
