@@ -194,6 +194,12 @@ class Registry:
             entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
         return entry
 
+    def module_of(self, name: str) -> str:
+        """Returns the name of the module that defines an entry, without importing it."""
+        self._load()
+        entry = self._entries[name]
+        return entry.partition(":")[0] if isinstance(entry, str) else str(entry.__module__)
+
 
 ARCHITECTURES = Registry(
     "architecture", {architecture.name: architecture.builder for architecture in ZOO.values()}

@@ -3,7 +3,7 @@
 Before a long run, each way to execute steps is measured: a separate process trains the run's model on one
 synthetic batch, and evaluates it. A way is rejected if its losses differ from those of the first way, the
 reference. The choice is cached, so that each combination of model, batch, precision, share of evaluations,
-machine and version is measured only once.
+machine and version is measured only once. The code of the user's own modules is part of the combination.
 
 Decisions:
 - The fastest way is the one with the shortest training and evaluations together. Predictions with a
@@ -26,10 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.section import Arch
 from ppcls.config.base.yaml import dump_yaml, read_yaml
 from ppcls.data.section import Split
 from ppcls.engine.autotune.processes import MeasuringProcess, Sample, worker_command
@@ -39,6 +41,7 @@ from ppcls.engine.core.settings import AMP, Autotuned, EngineSettings, Execution
 from ppcls.errors import UserError
 from ppcls.files import read_regular, write_text
 from ppcls.files.temporary import temporary_folder
+from ppcls.registry import ARCHITECTURES
 from ppcls.runtime.hardware import Card, physical_cores, read_cpu_model, usable_cores
 from ppcls.runtime.launch import local_processes, read_launch
 from ppcls.runtime.paddle_import import omp_threads
@@ -182,6 +185,8 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     facts = {**model, **data_facts(split), "card": machine.facts}
     trained = updates * rank_images * read_launch().world_size
     classes = config.class_count(training=False)
+    if code := users_code([*config.Global.import_modules, *map(_module_of, arch.architectures)]):
+        facts["code"] = code
     if evaluated := evaluated_share(settings, config.DataLoader.evaluated.values(), classes, trained):
         facts["evaluated"] = evaluated
     file = cache_folder("autotune") / f"{cache_key(facts)}.json"
@@ -385,6 +390,27 @@ def model_facts(
         "open": list_open_settings(settings, arch),
         "settings": [settings.cuda_graph, settings.to_static, settings.fused_kernels, settings.recompute],
     }
+
+
+def users_code(modules: Iterable[str]) -> str:
+    """Returns a hash of the source code of the user's own modules; an empty text if there are none.
+
+    Args:
+        modules: Names of modules. Those of ppcls and Paddle are ignored, because their versions are known.
+            The hash of a package includes all of its Python files.
+    """
+    files: list[Path] = []
+    for name in sorted({module.partition(".")[0] for module in modules} - {"ppcls", "paddle", "__main__"}):
+        spec = find_spec(name)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            files += sorted(Path(folder).rglob("*.py"))
+        if spec and spec.origin:
+            files.append(Path(spec.origin))
+    return sha256(b"\0".join(map(Path.read_bytes, files))).hexdigest()[:16] if files else ""
+
+
+def _module_of(arch: Arch) -> str:
+    return ARCHITECTURES.module_of(arch.name)
 
 
 def data_facts(split: Split) -> dict[str, Any]:

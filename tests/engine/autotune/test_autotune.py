@@ -309,6 +309,34 @@ def test_autotune_keeps_the_layout_of_the_users_own_architecture(
     assert {way.data_format for way in card.measured} == {"NCHW"}
 
 
+def test_autotune_measures_again_when_the_users_module_changes(
+    make_config: Callable[..., Config], card: Timer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The same name can be another network, which may not work in the way that was fastest before."""
+    code = tmp_path / "measured_parts.py"
+    code.write_text("VERSION = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = make_config(**HALF, Global__import_modules=["measured_parts"])
+    autotune(config)
+    autotune(config)
+    assert len(card.measured) == 5
+    code.write_text("VERSION = 2\n")
+    autotune(config)
+    assert len(card.measured) == 10
+
+
+def test_users_code_reads_modules_and_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "measured_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "networks.py").write_text("VERSION = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = module.users_code(["measured_package.networks"])
+    (package / "networks.py").write_text("VERSION = 2\n")
+    assert before != module.users_code(["measured_package.networks"])
+    assert not module.users_code(["ppcls.arch.families.resnet", "paddle.vision.models"])
+
+
 def test_autotune_measures_again_for_another_share_of_evaluations(
     make_config: Callable[..., Config], card: Timer
 ) -> None:
