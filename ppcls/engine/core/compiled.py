@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import paddle
@@ -35,6 +37,7 @@ from ppcls.files.home import WritableHome
 from ppcls.runtime.paddle_import import stop_cudnn_search
 from ppcls.runtime.start import Runtime
 
+_PADDLE = str(Path(paddle.__file__).parent)
 _FLOAT16 = paddle.base.core.VarDesc.VarType.FP16
 
 
@@ -136,12 +139,22 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
         self._masks = masks
         self._draws: dict[tuple[int, ...], list[Draw]] = {}  # of a forward pass, by the shape of the images
         self._home = WritableHome()
+        self._failure: UserError | None = None  # why the model can't be compiled
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Returns the model's logits. Paddle compiles the model in the first call, and for other shapes."""
+        """Returns the model's logits. Paddle compiles the model in the first call, and for other shapes.
+
+        Raises:
+            UserError: The model's code can't be compiled, for example because it reads values of tensors.
+        """
         factors = self._draw_factors(image)
-        with self._home.used():
-            return super().__call__(image, factors)
+        try:
+            with self._home.used():
+                return super().__call__(image, factors)
+        except Exception as error:
+            if self._failure is None:
+                raise
+            raise self._failure from error
 
     def forward(self, image: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
         """Returns the model's logits.
@@ -156,8 +169,13 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
     # and rewritten methods parse their own source in each eager call.
     @paddle.jit.not_to_static  # type: ignore[untyped-decorator]
     def _run(self, image: Tensor, factors: Sequence[Tensor]) -> Tensor:
-        with nullcontext() if self._masks is None else self._masks.replaced(factors):
-            return self.model(image)
+        # Paddle runs this code only to build the program, and replaces the error by a long text.
+        try:
+            with nullcontext() if self._masks is None else self._masks.replaced(factors):
+                return self.model(image)
+        except Exception as error:
+            self._failure = _explain_failure(error)
+            raise
 
     def _draw_factors(self, image: Tensor) -> list[Tensor]:
         """Returns the factors of the current step."""
@@ -182,6 +200,16 @@ class CompiledModel(nn.Layer):  # type: ignore[misc]
         for tensor, copy in copies:
             tensor.copy_(copy, False)
         return draws
+
+
+def _explain_failure(error: Exception) -> UserError:
+    """Returns an error that names the line of a model's code that can't be compiled."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_PADDLE)]
+    text = str(error).strip() or type(error).__name__
+    return UserError(
+        f"Global.to_static: {frames[-1].filename}, line {frames[-1].lineno}, cannot be compiled: "
+        f"{text.splitlines()[0]}; set Global.to_static=False"
+    )
 
 
 def compiles(settings: ExecutionSettings, arch: AnyArch, amp: AMP | None, runtime: Runtime) -> bool:

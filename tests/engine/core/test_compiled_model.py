@@ -13,6 +13,7 @@ from paddle import nn
 from ppcls.arch.build import build_model
 from ppcls.engine.core import compiled
 from ppcls.engine.core.compiled import CompiledModel, merge_gradient_sums, sum_gradients_in_convolutions
+from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search
 
 SEARCH = "FLAGS_cudnn_exhaustive_search"
@@ -161,6 +162,23 @@ def test_compiled_model_leaves_the_methods_of_its_layers() -> None:
     np.testing.assert_allclose(network(image).numpy(), expected, rtol=1e-5, atol=1e-5)
     for layer in model.sublayers(include_self=True):
         assert layer.forward.__func__ is type(layer).forward
+
+
+class Thresholded(nn.Layer):  # type: ignore[misc]
+    """A user's layer whose Python code reads a value of a tensor."""
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return x * 2 if float(x.mean()) > 0 else x
+
+
+def test_model_that_cannot_be_compiled_names_its_line() -> None:
+    network = paddle.jit.to_static(CompiledModel(nn.Sequential(Thresholded())), full_graph=True)
+    line = Thresholded.forward.__code__.co_firstlineno + 1
+    expected = (
+        f"Global.to_static: {__file__}, line {line}, cannot be compiled: .+; set Global.to_static=False"
+    )
+    with pytest.raises(UserError, match=f"^{expected}$"):  # one line
+        network(paddle.ones([1, 3]))
 
 
 @pytest.mark.gpu
