@@ -77,7 +77,7 @@ def choose_step(
     if blocker is None and setting == "auto":
         blocker = _unmeasured(state)
     if blocker is None:
-        step = GraphedStep(state, kernels=settings.fused_kernels is True)
+        step = GraphedStep(state, kernels=settings.fused_kernels is True, required=setting is True)
         return step, f"steps: a CUDA graph, captured after the first steps ({execution})"
     if setting is True:
         raise UserError(f"Global.cuda_graph: {blocker}; set this key to auto or False")

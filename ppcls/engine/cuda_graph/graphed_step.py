@@ -7,6 +7,10 @@ of the step is `train_step`, as in eager execution, so the results equal those o
 
 With SAM, the first two graphs are replayed twice for each batch. The weights climb and descend eagerly
 between the replays, by a few operators on flat buffers.
+
+A replay would repeat random numbers that the network draws itself, for example by `paddle.rand` in a user's
+architecture. Layers that draw are known before the run, but calls of functions are not. So the first forward
+passes show whether Paddle's generator advances.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+import numpy as np
 import paddle
 from paddle import optimizer
 
@@ -23,6 +28,7 @@ from ppcls.data.loaders.batch import Batch
 from ppcls.engine.core.hooks import NO_HOOKS, StepHooks
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import (
+    EAGER,
     StepFunctions,
     apply_update,
     collect_gradients,
@@ -32,9 +38,12 @@ from ppcls.engine.core.step import (
 )
 from ppcls.engine.cuda_graph.flat_gradients import FlatGradients
 from ppcls.engine.cuda_graph.graph import Capture, GraphCapture, Replayable
+from ppcls.errors import UserError
+from ppcls.files import print_error
 from ppcls.optimizer.paddle_optimizers import clipping_of
 from ppcls.optimizer.state import trained
 from ppcls.outputs import Outputs, as_list, map_outputs
+from ppcls.runtime.collectives import all_gather
 
 EAGER_UPDATES = 3  # updates before the capture, in which cuDNN searches kernels and memory is allocated
 # Optimizers whose updates by Paddle only launch kernels. Adam and its variants count updates on the host.
@@ -50,14 +59,25 @@ class GraphedStep:
             be captured.
         capture: Function that captures device work; None to capture CUDA graphs.
         kernels: Whether the update may use the kernels of `ppcls.arch.fused`.
+        required: Whether it is an error if the steps can't be captured. Otherwise, they stay eager.
 
     Attributes:
         capture: Function that captures device work.
     """
 
-    def __init__(self, state: TrainState, capture: Capture | None = None, *, kernels: bool = False) -> None:
+    def __init__(
+        self,
+        state: TrainState,
+        capture: Capture | None = None,
+        *,
+        kernels: bool = False,
+        required: bool = False,
+    ) -> None:
         self._state = state
         self._kernels = kernels
+        self._required = required
+        self._draws = False  # whether a forward pass drew random numbers
+        self._eager = False
         self.capture = capture or GraphCapture()
         self._updates = 0
         self._within_update = False
@@ -70,10 +90,18 @@ class GraphedStep:
         return self._graphs is not None
 
     def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:
-        """Trains on one batch. See `train_step` for the arguments and the result."""
+        """Trains on one batch. See `train_step` for the arguments and the result.
+
+        Raises:
+            UserError: The graphs are required, but the network draws random numbers.
+        """
         assert state.progress is self._state.progress  # the same run
+        if self._eager:
+            return train_step(state, batch, hooks)
         if self._gradients is None and not self._within_update and self._updates >= EAGER_UPDATES:
             # All ranks do this in the same step, because ranks exchange flat gradients only with each other.
+            if self._stay_eager():
+                return train_step(state, batch, hooks)
             self._gradients = FlatGradients(
                 state.optimizer,
                 state.precision.loss_scale,
@@ -85,13 +113,38 @@ class GraphedStep:
         self._within_update = not batch.update
         self._updates += batch.update
         if self._gradients is None:
-            return train_step(state, batch, hooks)
+            return train_step(state, batch, hooks, replace(EAGER, forward=self._watch_forward))
         flat = replace(state, gradients=self._gradients)
         if self._graphs is None and batch.valid:  # without valid rows, not each loss has a gradient
             self._graphs = _StepGraphs(flat, batch.image, self.capture, self._rounded_weights)
         if self._graphs is None:
             return train_step(flat, batch, hooks)
         return train_step(flat, batch, hooks, self._graphs.functions)
+
+    def _watch_forward(self, state: TrainState, image: paddle.Tensor) -> Outputs:
+        before = paddle.get_rng_state()
+        outputs = forward(state, image)
+        after = paddle.get_rng_state()
+        numbers = []
+        for generator in (before, after):  # states can't be compared, but what they draw
+            paddle.set_rng_state(generator)
+            numbers.append(paddle.rand([4]).numpy())
+        paddle.set_rng_state(after)
+        self._draws |= not np.array_equal(*numbers)
+        return outputs
+
+    def _stay_eager(self) -> bool:
+        """Returns whether the network of any rank draws random numbers, and reports it."""
+        world = self._state.runtime.world_size
+        self._eager = any(draws.item() for draws in all_gather(np.array([self._draws]), world))
+        if self._eager:
+            name = self._state.config.Arch.name
+            reason = f"{name} draws random numbers during training, which each replay would repeat"
+            if self._required:
+                raise UserError(f"Global.cuda_graph: {reason}; set this key to auto or False")
+            if self._state.runtime.is_main:
+                print_error(f"no CUDA graph: {reason}")
+        return self._eager
 
     def _rounded_weights(self) -> AbstractContextManager[None]:
         """Returns a context for a forward pass, in which fused layers share rounded copies of the weights.

@@ -25,12 +25,13 @@ from ppcls.engine.core.observers import Observers, ProgressObserver
 from ppcls.engine.core.precision import FP32, AmpO1, Precision, build_precision
 from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
-from ppcls.engine.core.step import EAGER, StepFunctions, train_step
+from ppcls.engine.core.step import EAGER, StepFunctions, apply_update, train_step
 from ppcls.engine.cuda_graph.graph import Capture, CudaGraph, GraphCapture
 from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES, GraphedStep
 from ppcls.engine.loop import Run
 from ppcls.engine.profiling.profile import Profile
 from ppcls.engine.train import train as run
+from ppcls.errors import UserError
 from ppcls.loss.layers import CenterDistance
 from ppcls.optimizer.build import build_optimizer
 from ppcls.optimizer.name_rules import factors, freeze
@@ -152,7 +153,7 @@ def test_graphed_step_captures_once_and_replays_full_and_partial_batches(
     def noting(
         state: TrainState, batch: Batch, hooks: StepHooks, functions: StepFunctions = EAGER
     ) -> paddle.Tensor:
-        (eager if functions is EAGER else replayed).append(batch.valid)
+        (eager if functions.apply_update is apply_update else replayed).append(batch.valid)
         return train_step(state, batch, hooks, functions)
 
     monkeypatch.setattr("ppcls.engine.cuda_graph.graphed_step.train_step", noting)
@@ -304,6 +305,37 @@ def test_graphed_step_float32_reports_nonfinite_gradients() -> None:
     for batch in batches[: EAGER_UPDATES + 2]:
         step(state, batch)
     assert state.precision.outcomes().nonfinite.tolist() == [False] * (EAGER_UPDATES + 1) + [True]
+
+
+class Noisy(Net):
+    """A user's `Net` that draws random numbers without a layer that says so."""
+
+    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
+        kept = nn.functional.dropout(image, 0.5, training=self.training)
+        return super().forward(kept + 0.1 * paddle.randn(image.shape))
+
+
+def test_network_that_draws_random_numbers_is_not_captured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay would repeat the numbers."""
+    monkeypatch.setattr(Again, "made", 0)
+    state = make_state(model=Noisy(), loader=MemoryLoader(size=48, batch_size=8))
+    train(state, 1, captured=True)
+    assert Again.made == 0
+    assert state.update == 6
+    assert capsys.readouterr().err.count("no CUDA graph: ") == 1
+
+
+def test_required_graphs_of_a_network_that_draws_random_numbers_are_an_error() -> None:
+    state = make_state(model=Noisy(), loader=MemoryLoader(size=48, batch_size=8))
+    step = GraphedStep(state, Again, required=True)
+    batches = list(state.loader)
+    for batch in batches[:EAGER_UPDATES]:
+        step(state, batch)
+    with pytest.raises(UserError, match=r"^Global\.cuda_graph: .* draws random numbers"):
+        step(state, batches[EAGER_UPDATES])
+    assert state.update == EAGER_UPDATES
 
 
 class Dropping(Net):
