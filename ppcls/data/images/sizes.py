@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import singledispatch
 
 from ppcls.data.images.decode import decode
@@ -10,8 +9,6 @@ from ppcls.data.images.npy import read_npy_header
 from ppcls.data.images.read_header import read_header
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.specs.basic import DecodeImage, DecodeNumpy
-
-_EXIF = re.compile(rb"(?i)exif")  # in a JPEG, PNG or WebP whose orientation may turn the image
 
 
 @singledispatch
@@ -32,7 +29,8 @@ def read_size(decoder: Transform, encoded: bytes | memoryview) -> tuple[int, int
 def read_image_size(decoder: DecodeImage, encoded: bytes | memoryview) -> tuple[int, int]:
     """Returns the width and height after applying the EXIF orientation."""
     header = read_header(encoded)
-    may_turn = header.format == "TIFF" or _EXIF.search(encoded) is not None
+    # A JPEG, PNG or WebP whose orientation may turn the image has this name, in lower or upper case.
+    may_turn = header.format == "TIFF" or b"exif" in bytes(encoded).lower()
     if header.width == header.height or not may_turn:
         return header.width, header.height
     height, width = decode(decoder, encoded, header).shape[:2]
