@@ -63,6 +63,27 @@ def test_saved_array_is_read(spec: DecodeNumpy) -> None:
         np.testing.assert_array_equal(read_npy(spec, saved(array(spec), version)), array(spec))
 
 
+@given(
+    sides=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=2, max_size=4),
+    version=st.sampled_from([(1, 0), (2, 0), (3, 0)]),
+    spaces=st.integers(0, 10_200),
+)
+def test_arrays_of_several_sizes_are_read_after_headers_of_any_length(
+    sides: list[tuple[int, int]], version: tuple[int, int], spaces: int
+) -> None:
+    for height, width in sides * 2:
+        pixels = array(GREY, height, width)
+        text = saved(pixels, version)[: -pixels.nbytes]
+        begin = 10 if version == (1, 0) else 12
+        header = text[begin:-1] + b" " * spaces + b"\n"
+        encoded = text[:8] + len(header).to_bytes(begin - 8, "little") + header + pixels.tobytes()
+        if len(header) > 10_000:
+            with pytest.raises(DecodeError, match="can't read its header"):
+                read_npy(GREY, encoded)
+        else:
+            np.testing.assert_array_equal(read_npy(GREY, encoded), pixels)
+
+
 def test_grey_array_needs_no_third_axis() -> None:
     np.testing.assert_array_equal(read_npy(GREY, saved(array(GREY)[:, :, 0])), array(GREY))
 
