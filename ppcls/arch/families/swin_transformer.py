@@ -58,8 +58,7 @@ class SwinPatchEmbed(nn.Layer):  # type: ignore[misc]
         sides = x.shape[1:3] if self._channels_last else x.shape[2:4]
         below, right = (-side % self.patch for side in sides)
         if below or right:
-            pixels = [0, below, 0, right]
-            x = F.pad(x, [0, 0, *pixels, 0, 0] if self._channels_last else [0, 0, 0, 0, *pixels])
+            x = F.pad(x, [0, right, 0, below], data_format="NHWC" if self._channels_last else "NCHW")
         x = self.proj(x)
         return self.norm(x if self._channels_last else x.transpose([0, 2, 3, 1]))
 

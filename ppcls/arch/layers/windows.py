@@ -6,7 +6,6 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
-from paddle.nn import functional as F
 
 from ppcls.arch.layers.transformer import Permutation, SelfAttention
 
@@ -150,10 +149,17 @@ def shift_mask(height: int, width: int, window: int) -> Tensor:
 
 
 def pad_to_multiple(x: Tensor, side: int) -> Tensor:
-    """Pads tokens [B, H, W, C] with zeros, so that height and width are multiples of ``side``."""
+    """Pads tokens [B, H, W, C] with zeros, so that height and width are multiples of ``side``.
+
+    Does not use `F.pad`: Paddle Inference 3.3 on CPUs pads other axes of exported programs, or never returns.
+    """
     below = -x.shape[1] % side
     right = -x.shape[2] % side
-    return F.pad(x, [0, 0, 0, below, 0, right, 0, 0]) if below or right else x
+    if below:
+        x = paddle.concat([x, *[paddle.zeros_like(x[:, :1])] * below], axis=1)
+    if right:
+        x = paddle.concat([x, *[paddle.zeros_like(x[:, :, :1])] * right], axis=2)
+    return x
 
 
 def crop(x: Tensor, height: int, width: int) -> Tensor:

@@ -164,7 +164,7 @@ class PaddleInferenceModel:
                 raise UserError(
                     f"{program}: Paddle {paddle.__version__} cannot load this model: {program.name} or "
                     f"{weights.name} is damaged or was written by another version; export the model again: "
-                    f"{_last_line(error)}"
+                    f"{_reason(error)}"
                 ) from None
         names = self._predictor.get_input_names()
         if names != [description.Input.name]:
@@ -220,7 +220,7 @@ class PaddleInferenceModel:
                 self._predictor.run()
             self._has_run = True
         except (OSError, RuntimeError, ValueError) as error:  # an error of CUDA is an OSError
-            reason = _last_line(error)
+            reason = _reason(error)
             raise UserError(f"{self._file}: Paddle Inference cannot run this model: {reason}") from None
         answers: NDArray[Any] = self._output.copy_to_cpu()
         return answers
@@ -232,5 +232,7 @@ class PaddleInferenceModel:
         return nullcontext() if on_cpu or is_small else pause_cudnn_search()
 
 
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
+def _reason(error: Exception) -> str:
+    """Returns the line of an error of Paddle that says what is wrong, or the last line."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return next((line for line in reversed(lines) if "Error: " in line), lines[-1])

@@ -1,4 +1,4 @@
-"""Settings with which Paddle Inference runs a model on a GPU."""
+"""Runs exported models with Paddle Inference, and the settings for it on a GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import paddle
 import pytest
 from small_classifier import config_tree, write_config, write_weights
 
+from ppcls.arch.families.swin_transformer import SwinTransformer
 from ppcls.cli.export import export
 from ppcls.deploy.models import paddle_inference
-from ppcls.deploy.models.description import read_description
+from ppcls.deploy.models.description import ModelDescription, read_description
 from ppcls.deploy.models.paddle_inference import PaddleInferenceModel
 from ppcls.deploy.models.source import find_program
 from ppcls.runtime.start import Runtime
@@ -53,3 +54,29 @@ def test_kernel_search_on_a_cpu_is_not_changed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(paddle_inference.paddle, "set_flags", pytest.fail)
     images = description.random_images(40, np.random.default_rng(0))
     assert model.run(images).shape == (40, description.width)
+
+
+@pytest.mark.parametrize("side", [27, 28])
+def test_padded_tokens_and_patches_are_those_of_the_trained_network(side: int, tmp_path: Path) -> None:
+    """Merging pads the 7 tokens per side of 28 pixels. Images of 27 pixels have incomplete patches."""
+    paddle.seed(1)
+    network = SwinTransformer(16, (1, 1, 1, 1), 2, 7, class_num=3)
+    network.eval()
+    shape = [-1, 3, side, side]
+    spec = paddle.static.InputSpec(shape, "float32", "x")
+    program = paddle.jit.to_static(network, input_spec=[spec], full_graph=True)
+    paddle.jit.save(program, str(tmp_path / "inference"))
+    chain = [{"DecodeImage": None}, {"ResizeImage": {"size": side}}, {"NormalizeImage": None}]
+    description = ModelDescription.model_validate(
+        {
+            "Global": {"model_name": "SwinTransformer"},
+            "Input": {"name": "x", "shape": shape, "dtype": "float32", "layout": "NCHW"},
+            "PreProcess": {"transform_ops": [*chain, {"ToCHWImage": None}]},
+            "Output": {"shape": [-1, 3], "dtype": "float32", "activation": "l2_norm"},
+            "PostProcess": None,
+        }
+    )
+    model = PaddleInferenceModel(find_program(tmp_path), description, Runtime())
+    images = description.random_images(2, np.random.default_rng(0))
+    expected = network(paddle.to_tensor(images)).numpy()
+    np.testing.assert_allclose(model.run(images), expected, rtol=1e-4, atol=1e-5)
