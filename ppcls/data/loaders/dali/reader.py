@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from functools import singledispatch
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn
 from nvidia.dali.backend import TensorCPU, TensorListCPU
 
-from ppcls.data.images.header import DecodeError
+from ppcls.data.images.header import DecodeError, check_size
+from ppcls.data.images.sizes import read_size
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.pixels import PixelIndex
 from ppcls.data.index.protocol import Index
@@ -28,9 +30,11 @@ from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.order import BatchOrder, Cursor, StepSamples
 from ppcls.data.transforms.base import Transform
 from ppcls.data.transforms.dali_ops.internals import shut_down
+from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.errors import UserError
 from ppcls.runtime.native_errors import filter_decoder_messages
 
+_T = TypeVar("_T")
 _PREFETCH = 2  # batches
 
 
@@ -86,7 +90,7 @@ def build_reader(
         return PixelReader(index, order, settings, decoder, stride)
     if isinstance(index, FileIndex):
         return FileReader(index, order, settings, decoder, stride)
-    return MemoryReader(index, order, settings, decoder, stride, pool)
+    return find_memory_reader(decoder)(index, order, settings, decoder, stride, pool)
 
 
 class Reader:
@@ -292,15 +296,11 @@ class MemoryReader(FileReader):
         super().__init__(index, order, settings, decoder, stride)
 
     def _start(self, positions: NDArray[np.int64]) -> Any:
-        # One task per thread, because a task per image would take longer than reading the image.
-        parts = np.array_split(positions, min(self._threads, len(positions)))
-        return [self._pool.submit(self._read_images, part.tolist()) for part in parts]
+        return _submit(self._pool, self._threads, self._read_images, positions)
 
     def _finish(self, started: Any) -> tuple[Any, Any]:
         images = [image for part in started for image in part.result()]
-        tensors = [TensorCPU(image, "") for image in images]
-        in_place = TensorListCPU(tensors, "", contiguous=False)  # type: ignore[call-overload]
-        return in_place, images
+        return _without_copy(images), images
 
     def _encoded(self) -> Node:
         return fn.external_source(self._next_input, batch=True, no_copy=True)
@@ -317,6 +317,104 @@ class MemoryReader(FileReader):
             return np.frombuffer(self._index.read(position), np.uint8)
         except DecodeError:
             return np.zeros(0, np.uint8)
+
+
+class ArrayReader(Reader):
+    """Reads ``.npy`` arrays that are not files, such as the images of `ppcls.data.image_cache`.
+
+    Threads read ahead and check the headers. It needs no pipeline, because DALI has nothing to find out about
+    arrays. A pipeline would pass each array to the main thread and back, while the next steps wait.
+
+    Args:
+        index: The samples.
+        order: Batches to read.
+        settings: Settings of DALI.
+        decoder: First transform of the chain.
+        stride: Distance between the batches to read; see `build_reader`.
+        pool: Threads that read samples.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        order: BatchOrder,
+        settings: DaliSettings,
+        decoder: Transform,
+        stride: int,
+        pool: Executor,
+    ) -> None:
+        super().__init__(index, order, settings, decoder)
+        self._stride = stride
+        self._pool = pool
+        self._parts: deque[list[Future[list[_ReadArray]]]] = deque()  # of the batches under way
+
+    def seek(self, cursor: Cursor) -> None:
+        """Continues from another position. Batches in progress are still returned first."""
+        self._next = cursor
+
+    def read(self) -> EncodedBatch:
+        """Returns the next batch.
+
+        Raises:
+            DecodeError: An array can't be read, or it is not what the decoder expects.
+        """
+        while len(self._parts) < _PREFETCH:
+            step = self._order.at(self._next)
+            self.under_way.append((self._next, step))
+            self._parts.append(_submit(self._pool, self._threads, self._read, step.indices))
+            self._next = self._next.next(len(self._order), self._stride)
+        arrays = [array for part in self._parts[0] for array in part.result()]
+        self._parts.popleft()
+        cursor, step = self.under_way.popleft()
+        contents = [array.content for array in arrays]
+        sides = np.array([array.sides for array in arrays], np.int64)
+        return EncodedBatch(cursor, step, _without_copy(contents), sides, contents)
+
+    def _read(self, positions: list[int]) -> list[_ReadArray]:
+        arrays = []
+        for position in positions:
+            content = self._index.read(position)
+            check_size(len(content))
+            width, height = read_size(self._decoder, content)
+            arrays.append(_ReadArray(np.frombuffer(content, np.uint8), (height, width)))
+        return arrays
+
+
+class _ReadArray(NamedTuple):
+    """The content of a file, [N] uint8, and height and width of its array."""
+
+    content: NDArray[np.uint8]
+    sides: tuple[int, int]
+
+
+def _submit(
+    pool: Executor, threads: int, read: Callable[[list[int]], list[_T]], positions: NDArray[np.int64]
+) -> list[Future[list[_T]]]:
+    """Starts to read the samples at positions [N], with one task per thread.
+
+    A task per image would take longer than reading the image.
+    """
+    parts = np.array_split(positions, min(threads, len(positions)))
+    return [pool.submit(read, part.tolist()) for part in parts]
+
+
+def _without_copy(contents: list[NDArray[np.uint8]]) -> TensorListCPU:
+    """Returns a tensor list of arrays, which must exist as long as DALI uses it."""
+    tensors = [TensorCPU(content, "") for content in contents]
+    in_place: TensorListCPU = TensorListCPU(tensors, "", contiguous=False)  # type: ignore[call-overload]
+    return in_place
+
+
+@singledispatch
+def find_memory_reader(decoder: Transform) -> type[MemoryReader | ArrayReader]:  # noqa: ARG001
+    """Returns the class that reads samples which are not files."""
+    return MemoryReader
+
+
+@find_memory_reader.register
+def find_array_reader(decoder: DecodeNumpy) -> type[ArrayReader]:  # noqa: ARG001
+    """Returns the class that reads arrays."""
+    return ArrayReader
 
 
 class CacheReader(Reader):

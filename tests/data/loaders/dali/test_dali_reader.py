@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,14 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ppcls.data.images.header import DecodeError
 from ppcls.data.index.files import FileIndex
 from ppcls.data.index.python_source import PythonIndex
-from ppcls.data.loaders.dali.reader import CacheReader, FileReader, MemoryReader, Reader, build_reader
+from ppcls.data.loaders.dali.reader import (
+    ArrayReader,
+    CacheReader,
+    FileReader,
+    MemoryReader,
+    Reader,
+    build_reader,
+)
 from ppcls.data.loaders.dali.settings import DaliSettings
 from ppcls.data.sampling.epoch_samplers import SequentialSampler, ShuffledSampler
 from ppcls.data.sampling.order import Cursor, Order
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import DecodeImage, plan_chain
+from ppcls.data.transforms.specs.basic import DecodeNumpy
 from ppcls.errors import UserError
 
 READERS = {"files": FileReader, "cached": CacheReader, "memory": MemoryReader}
@@ -107,3 +117,46 @@ def test_memory_reader_passes_bytes_in_order_without_copy() -> None:
         np.shares_memory(np.asarray(one), two) for one, two in zip(batch, memory, strict=True) if two.size
     ]
     assert all(shared)
+
+
+def saved(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, pixels)
+    return file.getvalue()
+
+
+def array_reader(files: list[bytes], order: Order) -> Reader:
+    reader = build_reader(
+        in_memory(files), order, DaliSettings(threads=3), DecodeNumpy(), ThreadPoolExecutor(2)
+    )
+    assert isinstance(reader, ArrayReader)
+    return reader
+
+
+def test_array_reader_returns_arrays_and_their_sides_from_any_position() -> None:
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(1, 9, (10, 2)).tolist()
+    files = [saved(rng.integers(0, 255, (*size, 3), np.uint8)) for size in sizes]
+    order = Order(ShuffledSampler(10), batch_size=4, seed=3)
+    reader = array_reader(files, order)
+    reader.seek(Cursor(2, 1))
+    cursor = Cursor(2, 1)
+    for found, indices, contents, sides in read(reader, 7):
+        assert found == cursor
+        assert indices == order.at(cursor).indices.tolist()
+        assert contents == [files[position] for position in indices]
+        assert sides == [sizes[position] for position in indices]
+        cursor = cursor.next(len(order))
+    reader.seek(Cursor(7, 0))
+    found = [cursor for cursor, *_ in read(reader, 5)]
+    assert Cursor(7, 0) in found
+    assert found[found.index(Cursor(7, 0)) + 1] == Cursor(7, 1)
+
+
+def test_array_reader_names_all_batches_under_way_if_an_array_is_bad() -> None:
+    files = [saved(np.zeros((2, 3, 3), np.uint8))] * 5 + [b"bad"] + [saved(np.zeros((2, 3, 3), np.uint8))] * 6
+    reader = array_reader(files, Order(SequentialSampler(12), batch_size=2))
+    assert [cursor.step for cursor, *_ in read(reader, 2)] == [0, 1]
+    with pytest.raises(DecodeError, match="can't read its header"):
+        reader.read()
+    assert [cursor.step for cursor, _ in reader.under_way] == [2, 3]
