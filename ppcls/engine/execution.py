@@ -10,6 +10,7 @@ from dataclasses import replace
 import paddle
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.kernels.capture import find_capture_obstacle
 from ppcls.arch.layers.drop_path import draws_random_numbers
 from ppcls.data.section import Split
 from ppcls.engine.core.compiled import CompiledModel, measured
@@ -127,4 +128,4 @@ def _capture_blocker(
         return f"not supported for a model of several networks ({arch.name})"
     if draws_random_numbers(state.model):
         return f"{arch.name} draws random numbers during training"
-    return None
+    return find_capture_obstacle(state.model)

@@ -218,6 +218,12 @@ def test_choose_step_names_the_layout_that_fused_kernels_need(
             "PPLCNet_x0_25 draws random numbers during training",
         ),
         (
+            {},
+            {"runtime": GPU, "model": nn.Conv2D(4, 4, 3, groups=4, data_format="NHWC")},
+            "Paddle's depthwise convolutions can't be replayed in NHWC (0); use Arch.data_format=NCHW or "
+            "Global.fused_kernels=True",
+        ),
+        (
             {"Global__sync_bn": True},
             {"runtime": replace(GPU, world_size=2)},
             "SyncBatchNorm exchanges statistics within the step (Global.sync_bn)",

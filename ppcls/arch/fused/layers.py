@@ -34,7 +34,14 @@ from ppcls.arch.kernels.geometry import (
     is_plain_norm,
     is_plain_pooling,
 )
-from ppcls.arch.kernels.paddle_layers import dilation_of, explicit_padding, groups_of, layout_of, stride_of
+from ppcls.arch.kernels.paddle_layers import (
+    dilation_of,
+    explicit_padding,
+    groups_of,
+    layout_of,
+    padding_argument,
+    stride_of,
+)
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.files import print_error
 
@@ -115,8 +122,9 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
         return convolve_depthwise(cast(x, dtype), weight, layer.bias, Window(stride[0], padding))
     if plain and groups_of(layer) == 1 and not any(padding) and _splits_into_patches(layer, x, dtype):
         return _multiply_patches(layer, cast(x, dtype))
-    # cuDNN's depthwise convolutions are slower than Paddle's in this layout.
-    if depthwise or (operands := _cudnn_operands(layer, x, dtype)) is None:
+    if depthwise:  # cuDNN's are slower
+        return _convolve_in_nchw(layer, cast(x, dtype))
+    if (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x)
     ordered = vars(layer).get("folded")
     image, channels, settings = operands
@@ -126,6 +134,25 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
         (kernel,) = ordered.get((dtype, channels))
         y = convolution.convolve_ordered(image, kernel, settings)
     return y if layer.bias is None else y + rounded(layer.bias, dtype)
+
+
+def _convolve_in_nchw(layer: nn.Conv2D, x: Tensor) -> Tensor:
+    """Computes a convolution of NHWC images by Paddle's operator in NCHW.
+
+    A CUDA graph can't replay Paddle's depthwise convolution in NHWC, see `ppcls.arch.kernels.capture`.
+    """
+    bias = None if layer.bias is None else rounded(layer.bias, x.dtype)
+    y = F.conv2d(
+        x.transpose([0, 3, 1, 2]),
+        rounded(layer.weight, x.dtype),
+        bias,
+        stride_of(layer),
+        padding_argument(layer),
+        dilation_of(layer),
+        groups_of(layer),
+        "NCHW",
+    )
+    return y.transpose([0, 2, 3, 1])
 
 
 def _fork(layer: nn.Conv2D, x: Tensor) -> tuple[Tensor, Tensor]:

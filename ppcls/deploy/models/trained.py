@@ -18,6 +18,7 @@ from ppcls.arch.distillation_model import AnyArch
 from ppcls.arch.embedding import EmbeddingNetwork
 from ppcls.arch.fuse import fuse
 from ppcls.arch.fused.folded import fold
+from ppcls.arch.kernels.capture import find_capture_obstacle
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.arch.layers.reparameterize import reparameterize
 from ppcls.data.transforms.specs.chain import split_chain
@@ -237,7 +238,7 @@ class TrainedModel:
         if runtime.device_id is not None:
             fused = settings.fused_kernels is True and self._fuse(runtime.device)
             self._buffer = PinnedBuffer()
-            if settings.cuda_graph is not False and measured():
+            if settings.cuda_graph is not False and measured() and find_capture_obstacle(model) is None:
                 self._forward = GraphedForward(GraphCapture(tries=True))
         preparation = self._build_preparation(description, fused=fused)
         activation = build_activation(description.Output.activation, description.Output.temperature)

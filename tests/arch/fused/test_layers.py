@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import paddle
 import pytest
 from paddle import nn
@@ -52,6 +54,37 @@ class PaddedConvolution(nn.Conv2D):  # type: ignore[misc]
 def test_fuse_leaves_layers_that_compute_something_else(layer: nn.Layer) -> None:
     assert fuse(layer) == 0
     assert "forward" not in vars(layer)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kernel", "options"),
+    [
+        (6, 3, {"dilation": 2, "padding": 2}),
+        (12, 3, {"padding": [1, 2]}),
+        (6, (1, 5), {"stride": 2, "padding": [0, 0, 2, 1]}),
+        (6, 9, {"padding": 4, "bias_attr": False}),
+    ],
+    ids=["dilation", "multiplier", "oblong", "large"],
+)
+def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
+    outputs: int, kernel: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph can't replay Paddle's operator in NHWC."""
+    paddle.seed(1)
+    layer = nn.Conv2D(6, outputs, kernel, groups=6, data_format="NHWC", **options)
+    image = paddle.randn([2, 12, 11, 6])
+    results = []
+    for _ in range(2):
+        x = image.clone()
+        x.stop_gradient = False
+        layer.clear_gradients()
+        y = layer(x)
+        (y * y).sum().backward()
+        results.append([tensor.numpy() for tensor in (y, x.grad, layer.weight.grad)])
+        assert fuse(layer) == 1
+        monkeypatch.setattr(nn.Conv2D, "forward", None)
+    for own, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, own, rtol=1e-5, atol=1e-5)
 
 
 def test_fuse_copy_of_a_model_uses_its_own_weights() -> None:
