@@ -90,20 +90,22 @@ class FlatBuffers:
             view._share_buffer_to(tensor)
             tensor.get_tensor()._set_dims(view.shape)
 
-    def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copies the values of tensors of the same shapes and dtypes into this memory."""
-        for buffer, places in zip(self.buffers, self._places.values(), strict=True):
-            pieces = []
-            for place in places:
-                pieces.append(tensors[place].reshape([-1]))
-                if place in self._padding:
-                    pieces.append(self._padding[place])
-            buffer.copy_(paddle.concat(pieces), False)
+    def fill(self, tensors: Sequence[Tensor], first: int = 0) -> None:
+        """Copies the values of consecutive tensors into this memory.
 
-    def add(self, other: FlatBuffers) -> None:
-        """Adds the values of ``other``, which has the same layout, to this memory."""
-        for buffer, addend in zip(self.buffers, other.buffers, strict=True):
-            buffer.add_(addend)
+        Args:
+            tensors: Tensors of the same shapes and dtypes as those of this memory from index ``first`` on.
+            first: Index of the first tensor.
+        """
+        for places in self._places.values():
+            filled = [place for place in places if first <= place < first + len(tensors)]
+            pieces = []
+            for place in filled:
+                pieces.append(tensors[place - first].reshape([-1]))
+                if place in self._padding and place != filled[-1]:
+                    pieces.append(self._padding[place])
+            if pieces:
+                self.window(filled[0], filled[-1]).copy_(paddle.concat(pieces), False)
 
     def copy(self, other: FlatBuffers) -> None:
         """Copies the values of ``other``, which has the same layout, into this memory."""

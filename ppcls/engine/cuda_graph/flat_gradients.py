@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import paddle
@@ -13,7 +16,9 @@ from paddle.regularizer import L2Decay
 from ppcls.engine.core.flat_buffers import FlatBuffers
 from ppcls.engine.core.gradients import TrialGroup, any_nonfinite
 from ppcls.engine.core.loss_scale import LossScale
+from ppcls.engine.cuda_graph.exchange_groups import ExchangeGroup, ExchangeSettings, divide_into_groups
 from ppcls.engine.cuda_graph.fused_update import FusedUpdate
+from ppcls.engine.cuda_graph.graph import cut
 from ppcls.engine.cuda_graph.update_rules import find_rule
 from ppcls.errors import UserError
 from ppcls.optimizer.paddle_optimizers import (
@@ -25,6 +30,7 @@ from ppcls.optimizer.paddle_optimizers import (
     momentum_decay,
     momentum_rule,
     parameter_rate,
+    parameters_of,
 )
 from ppcls.optimizer.state import changed_by_step, trained, treatment
 
@@ -41,12 +47,14 @@ class FlatGradients:
     Args:
         loss_scale: Loss scale of the run; None without loss scaling.
         accumulate: Number of steps per update.
-        world: Number of ranks.
+        exchange: How ranks exchange the gradients.
         kernels: Whether the kernels of `FusedUpdate` may be used.
         trials: Whether each step has a trial (`begin_trial`).
 
     Attributes:
         fused: Whether the update is a `FusedUpdate`.
+        exchanging: Whether backward passes in `collecting` start the exchange of gradients, which
+            `all_reduce` completes. Backward passes of trials never start it.
     """
 
     def __init__(
@@ -54,17 +62,21 @@ class FlatGradients:
         optimizer: optimizer.Optimizer,
         loss_scale: LossScale | None,
         accumulate: int,
-        world: int,
+        exchange: ExchangeSettings,
         kernels: bool = False,
         trials: bool = False,
     ) -> None:
-        self.loss_factor = 1.0 / world  # `all_reduce` sums
+        self.loss_factor = 1.0 / exchange.world  # `all_reduce` sums
+        self.exchanging = False
         self._optimizer = optimizer
         self._weights = trained(optimizer)
         optimizer.clear_grad(set_to_zero=False)
         self._total = FlatBuffers(self._weights)
         self._addend = FlatBuffers(self._weights) if accumulate > 1 else None
         self._earlier = FlatBuffers(self._weights) if accumulate > 1 and trials else None
+        self._groups = self._divide(exchange.group_size if exchange.world > 1 else None)
+        self._tasks: list[list[Any]] = []  # running exchanges of the first groups
+        self._in_trial = False
         self._trial_groups: list[TrialGroup] = []
         self._momentum: FusedMomentum | None = None
         self._update: FusedUpdate | None = None
@@ -100,6 +112,15 @@ class FlatGradients:
         copies = self._state.cast(first, last, dtype)
         return list(zip(self._weights[first : last + 1], copies, strict=True))
 
+    def _divide(self, group_size: int | None) -> list[ExchangeGroup]:
+        weights = [weight for weight in parameters_of(self._optimizer) if not weight.stop_gradient]
+        place_of = {weight.name: place for place, weight in enumerate(self._weights)}
+        groups = []
+        for group in divide_into_groups(weights, group_size):
+            places = [place_of[weight.name] for weight in group]
+            groups.append(ExchangeGroup(self._weights, places, self._total, self._addend))
+        return groups
+
     def _make_trial_groups(self, state: GetWindow, gradients: GetWindow) -> list[TrialGroup]:
         """Returns a group for each dtype of weights. The arguments are those of `FusedMomentum`."""
         weights = self._weights
@@ -119,6 +140,7 @@ class FlatGradients:
 
     def begin_trial(self) -> None:
         """Sets the gradients of earlier steps aside until `end_trial`."""
+        self._in_trial = True
         if self._earlier is not None:
             self._earlier.copy(self._total)
             self._total.zero()
@@ -129,35 +151,78 @@ class FlatGradients:
 
     def end_trial(self) -> None:
         """Restores the gradients that were set aside. Without earlier steps, `collect` replaces gradients."""
+        self._in_trial = False
         if self._earlier is not None:
             self._total.copy(self._earlier)
 
-    @paddle.no_grad()  # type: ignore[untyped-decorator]
     def collect(self) -> None:
         """Adds the gradients of the last backward pass to the buffers, and frees ``parameter.grad``.
 
         Raises:
             UserError: A weight has no gradient.
         """
-        gradients = []
-        for weight in self._weights:
+        self._collect_rest(self._groups)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Returns a context for a backward pass, whose gradients it collects.
+
+        It collects a group of gradients as soon as the backward pass has computed them, and then starts the
+        exchange of the group at a `cut`. All ranks exchange the groups in the same order.
+
+        Raises:
+            UserError: A weight has no gradient.
+        """
+        waiting = deque(self._groups)
+        computed: dict[int, Tensor] = {}
+
+        def add(place: int, gradient: Tensor) -> None:
+            computed[place] = gradient
+            # The last group needs no cut, because `all_reduce` exchanges it after the backward pass.
+            while len(waiting) > 1 and waiting[0].is_complete(computed):
+                waiting.popleft().collect(computed)
+                cut(self._start_exchange)
+
+        # Paddle calls a hook once per backward pass, with the whole gradient of the weight.
+        hooked = self._weights if len(waiting) > 1 else []
+        hooks = [weight.register_hook(partial(add, place)) for place, weight in enumerate(hooked)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._collect_rest(waiting)
+
+    def _collect_rest(self, groups: Iterable[ExchangeGroup]) -> None:
+        """Collects the gradients of groups that have not been collected, and frees all ``parameter.grad``."""
+        gradients = {}
+        for place, weight in enumerate(self._weights):
             if weight.grad is None:
                 raise UserError(
                     f"the weight {weight.name} has no gradient, so the step cannot be captured; "
                     "set Global.cuda_graph=False"
                 )
-            gradients.append(weight.grad)
-        if self._addend is None:
-            self._total.fill(gradients)
-        else:
-            self._addend.fill(gradients)
-            self._total.add(self._addend)
+            gradients[place] = weight.grad
+        for group in groups:
+            group.collect(gradients)
         self._optimizer.clear_grad(set_to_zero=False)
 
+    def _start_exchange(self) -> None:
+        """Starts the exchange of the next group, if the current backward pass ends an update."""
+        if self.exchanging and not self._in_trial:
+            self._tasks.append(self._groups[len(self._tasks)].start_exchange())
+
     def all_reduce(self) -> None:
-        """Sums the gradients over the ranks. The factor `loss_factor` on the loss makes the sum a mean."""
-        for buffer in self._total.buffers:
-            paddle.distributed.all_reduce(buffer)
+        """Sums the gradients over the ranks. The factor `loss_factor` on the loss makes the sum a mean.
+
+        Exchanges the groups whose exchange has not started, and waits for all groups. On a GPU, only the
+        device waits.
+        """
+        for group in self._groups[len(self._tasks) :]:
+            self._tasks.append(group.start_exchange())
+        for task in chain.from_iterable(self._tasks):
+            task.wait()
+        self._tasks = []
 
     def unscale(self, scale: Tensor) -> Tensor:
         """Divides the gradients by ``scale``, [1] float32; returns whether any is non-finite, [1] bool.

@@ -8,6 +8,10 @@ convolutions. Paddle allocates the workspace in its normal pool, and frees it as
 captured (``GPUContext::GetDnnWorkspace``). But every replay still writes to this memory, and would overwrite
 a tensor that was allocated there later. Therefore all captured convolutions share one `Workspace`, which
 stays reserved.
+
+Work that calls `cut` is captured as several graphs, its parts. Each part has its own memory pool, because
+Paddle has no public function that captures two graphs with the same pool. So memory that is free at the end
+of a part is not used by the next parts.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ _RUNS_BEFORE_TRIAL = 2
 _SMALLEST_BLOCK = 256  # bytes; the allocation unit of Paddle's allocator
 # All models of a process use the same CUDA stream. A capture would record the work of other threads.
 STREAM_LOCK = threading.Lock()
+_Cut = Callable[[Callable[[], None]], None]
+_cut_capture: _Cut | None = None  # cuts the current capture; Paddle captures one graph at a time
 
 
 class Replayable(Protocol):
@@ -42,6 +48,29 @@ class Replayable(Protocol):
 
 
 Capture = Callable[[Callable[[], None]], Replayable]
+
+
+def cut(between: Callable[[], None]) -> None:
+    """Calls ``between`` at this point of the work, outside of CUDA graphs.
+
+    In a capture, this ends the current graph and begins the next one. Each replay then starts the first
+    graph, calls ``between``, and starts the second graph. Without a capture, this only calls ``between``.
+    """
+    if _cut_capture is None:
+        between()
+    else:
+        _cut_capture(between)
+
+
+@contextmanager
+def _cut_by(cut_capture: _Cut) -> Iterator[None]:
+    """Returns a context in which `cut` calls ``cut_capture``."""
+    global _cut_capture
+    _cut_capture = cut_capture
+    try:
+        yield
+    finally:
+        _cut_capture = None
 
 
 class MemoryPool(Protocol):
@@ -157,7 +186,7 @@ def find_capture_error(work: Callable[[], None]) -> str:
     """Tries to capture ``work`` with CUDA's driver, and returns the reason if this fails, else "".
 
     The graph is discarded. After an error in a capture by Paddle, the process could not continue, because
-    Paddle would treat all later work as part of the capture.
+    Paddle would treat all later work as part of the capture. All parts of the work are captured as one graph.
 
     Args:
         work: Function to capture. Its temporary memory must be free in Paddle's pool, for example because it
@@ -171,7 +200,8 @@ def find_capture_error(work: Callable[[], None]) -> str:
     if status := driver.cuStreamBeginCapture_v2(stream, _CAPTURE_THREAD_LOCAL):
         return f"cuStreamBeginCapture failed with error {status}"
     try:
-        work()
+        with _cut_by(lambda _: None):
+            work()
     except (RuntimeError, OSError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = next((line for line in lines if "error(" in line), lines[-1]).strip()
@@ -226,9 +256,10 @@ class GraphCapture:
 
 
 class CudaGraph:
-    """A CUDA graph of ``work``. The constructor captures the work without running it.
+    """A CUDA graph of ``work``, or several graphs if the work calls `cut`.
 
-    The graph keeps the memory of the work allocated, so the constructor empties Paddle's cache first.
+    The constructor captures the work without running it. The graphs keep the memory of the work allocated, so
+    the constructor empties Paddle's cache first.
 
     Args:
         work: Function that only launches kernels and does not read from the device. Its host code runs once,
@@ -242,26 +273,40 @@ class CudaGraph:
     def __init__(self, work: Callable[[], None], workspace: Workspace) -> None:
         paddle.device.cuda.synchronize()
         paddle.device.cuda.empty_cache()
-        # Without an argument, CUDAGraph uses the GPU that Paddle's launcher sets in the environment.
-        number = paddle.device.get_device().partition(":")[2]
-        self._graph = CUDAGraph(paddle.CUDAPlace(int(number)))
-        # Paddle's executor keeps tensors in the graph's memory until the process ends. The process would
-        # crash at exit if the graph were freed before these tensors.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._graph))
+        self._parts: list[CUDAGraph] = []
+        self._between: list[Callable[[], None]] = []  # called between a part and the next one
         self._workspace = workspace  # must exist as long as the graph can be replayed
-        with _capture_flags(), workspace.lent():
-            self._graph.capture_begin()
+        with _capture_flags(), workspace.lent(), _cut_by(self._cut):
+            self._begin_part()
             try:
                 work()
             except (RuntimeError, OSError, ValueError) as error:
                 raise UserError(
                     f"this work cannot be captured as a CUDA graph: {error}; set Global.cuda_graph=False"
                 ) from error
-            self._graph.capture_end()
+            self._parts[-1].capture_end()
+
+    def _begin_part(self) -> None:
+        # Without an argument, CUDAGraph uses the GPU that Paddle's launcher sets in the environment.
+        number = paddle.device.get_device().partition(":")[2]
+        graph = CUDAGraph(paddle.CUDAPlace(int(number)))
+        # Paddle's executor keeps tensors in the graph's memory until the process ends. The process would
+        # crash at exit if the graph were freed before these tensors.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
+        self._parts.append(graph)
+        graph.capture_begin()
+
+    def _cut(self, between: Callable[[], None]) -> None:
+        self._parts[-1].capture_end()
+        self._between.append(between)
+        self._begin_part()
 
     def replay(self) -> None:
         """Starts the work on the GPU without waiting for it."""
-        self._graph.replay()
+        self._parts[0].replay()
+        for between, part in zip(self._between, self._parts[1:], strict=True):
+            between()
+            part.replay()
 
 
 @contextmanager

@@ -5,6 +5,10 @@ computes all rows of a batch, so these graphs fit partial batches too. Loss and 
 rows. They run eagerly between the graphs, while the device is still busy with the forward pass. The host part
 of the step is `train_step`, as in eager execution, so the results equal those of eager steps.
 
+With several ranks, the graph of the backward pass has one part per group of gradients (`exchange_groups`).
+After the start of a part, the host starts the exchange of the gradients that this part computes. The exchange
+runs on a stream of its own, beside the next part. It is never captured.
+
 With SAM, the first two graphs are replayed twice for each batch. The weights climb and descend eagerly
 between the replays, by a few operators on flat buffers.
 
@@ -31,11 +35,11 @@ from ppcls.engine.core.step import (
     EAGER,
     StepFunctions,
     apply_update,
-    collect_gradients,
     forward,
     train_step,
     update_weights,
 )
+from ppcls.engine.cuda_graph.exchange_groups import ExchangeSettings
 from ppcls.engine.cuda_graph.flat_gradients import FlatGradients
 from ppcls.engine.cuda_graph.graph import Capture, GraphCapture, Replayable
 from ppcls.errors import UserError
@@ -60,6 +64,8 @@ class GraphedStep:
         capture: Function that captures device work; None to capture CUDA graphs.
         kernels: Whether the update may use the kernels of `ppcls.arch.fused`.
         required: Whether it is an error if the steps can't be captured. Otherwise, they stay eager.
+        group_size: Size in bytes of the groups of gradients that ranks exchange during the backward pass;
+            None to exchange all gradients after it.
 
     Attributes:
         capture: Function that captures device work.
@@ -72,10 +78,12 @@ class GraphedStep:
         *,
         kernels: bool = False,
         required: bool = False,
+        group_size: int | None = None,
     ) -> None:
         self._state = state
         self._kernels = kernels
         self._required = required
+        self._group_size = group_size
         self._draws = False  # whether a forward pass drew random numbers
         self._eager = False
         self.capture = capture or GraphCapture()
@@ -89,7 +97,9 @@ class GraphedStep:
         """Whether the graphs exist. Once they exist, the addresses of the weights no longer change."""
         return self._graphs is not None
 
-    def __call__(self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS) -> paddle.Tensor:
+    def __call__(
+        self, state: TrainState, batch: Batch, hooks: StepHooks = NO_HOOKS, *, overlap: bool = True
+    ) -> paddle.Tensor:
         """Trains on one batch. See `train_step` for the arguments and the result.
 
         Raises:
@@ -106,7 +116,7 @@ class GraphedStep:
                 state.optimizer,
                 state.precision.loss_scale,
                 state.loader.order.accumulate,
-                state.runtime.world_size,
+                ExchangeSettings(state.runtime.world_size, self._group_size),
                 kernels=self._kernels,
                 trials=state.sam is not None,
             )
@@ -114,9 +124,12 @@ class GraphedStep:
         self._updates += batch.update
         if self._gradients is None:
             return train_step(state, batch, hooks, replace(EAGER, forward=self._watch_forward))
+        self._gradients.exchanging = overlap and batch.update
         flat = replace(state, gradients=self._gradients)
         if self._graphs is None and batch.valid:  # without valid rows, not each loss has a gradient
-            self._graphs = _StepGraphs(flat, batch.image, self.capture, self._rounded_weights)
+            self._graphs = _StepGraphs(
+                flat, self._gradients, batch.image, self.capture, self._rounded_weights
+            )
         if self._graphs is None:
             return train_step(flat, batch, hooks)
         return train_step(flat, batch, hooks, self._graphs.functions)
@@ -164,7 +177,8 @@ class _StepGraphs:
     """Graphs of the functions of a step. Each is captured when it is first used.
 
     Args:
-        state: State of the run, with gradients whose addresses never change.
+        state: State of the run.
+        flat: Gradients of the state, whose addresses never change.
         image: Images of a batch, which define shape and dtype.
         capture: Function that captures device work.
         rounded_weights: Function that returns a context for the forward pass of the network.
@@ -176,11 +190,13 @@ class _StepGraphs:
     def __init__(
         self,
         state: TrainState,
+        flat: FlatGradients,
         image: paddle.Tensor,
         capture: Capture,
         rounded_weights: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._state = state
+        self._flat = flat
         self._rounded_weights = rounded_weights
         self._image = image.clone()
         self._outputs: Outputs  # of the captured forward pass
@@ -235,8 +251,8 @@ class _StepGraphs:
     def _run_backward(self) -> None:
         starts = [*_distinct(self._outputs), *self._loss_weights]
         pairs = [pair for pair in zip(starts, self._gradients, strict=True) if pair[1] is not None]
-        paddle.autograd.backward(*(list(part) for part in zip(*pairs, strict=True)))
-        collect_gradients(self._state)
+        with self._flat.collecting():
+            paddle.autograd.backward(*(list(part) for part in zip(*pairs, strict=True)))
         self._outputs = _as_leaves(self._outputs)  # frees what layers stored
 
     def _replay_update(self, _state: TrainState) -> paddle.Tensor:

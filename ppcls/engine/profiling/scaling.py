@@ -5,10 +5,9 @@ Decisions:
   itself in a few updates: forward pass, backward pass and optimizer, without the exchange of gradients.
   Relative to the duration of ordinary updates, this is the scaling. What slows down the computation itself,
   such as decoders that use the same cores or the same GPU, is therefore not a loss of scaling.
-- In these updates, `paddle.DataParallel` exchanges the gradients after the backward pass instead of during
-  it, because the two could not be timed separately. The order of summation may then differ. So their
-  positions depend only on the number of the update: a resumed run still repeats the numbers of a run without
-  interruption.
+- In these updates, ranks exchange the gradients after the backward pass instead of during it, because the two
+  could not be timed separately. The order of summation may then differ. So their positions depend only on the
+  number of the update: a resumed run still repeats the numbers of a run without interruption.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from ppcls.engine.core.hooks import Phase, StepHooks
 from ppcls.engine.core.observers import StepObserver
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import Step, train_step
+from ppcls.engine.cuda_graph.graphed_step import GraphedStep
 from ppcls.engine.profiling.data_wait import build_data_wait
 from ppcls.runtime.collectives import all_gather
 
@@ -292,6 +292,8 @@ class ScalingMeter(StepObserver):
 
 def _step_apart(step: Step, state: TrainState, batch: Batch, hooks: StepHooks) -> paddle.Tensor:
     """Trains on a batch, with the exchange of gradients after the backward pass."""
+    if isinstance(step, GraphedStep):
+        return step(state, batch, hooks, overlap=False)
     if isinstance(state.network, paddle.DataParallel):
         return train_step(state, batch, hooks, overlap=False)
     return step(state, batch, hooks)

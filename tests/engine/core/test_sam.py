@@ -21,6 +21,7 @@ from ppcls.engine.core.sam import SharpnessAware
 from ppcls.engine.core.settings import AMP
 from ppcls.engine.core.state import TrainState
 from ppcls.engine.core.step import train_step
+from ppcls.engine.cuda_graph.exchange_groups import ExchangeSettings
 from ppcls.engine.cuda_graph.flat_gradients import FlatGradients
 from ppcls.engine.cuda_graph.graphed_step import EAGER_UPDATES, GraphedStep
 from ppcls.optimizer.build import build_optimizer
@@ -426,7 +427,11 @@ def test_sam_climbs_on_flat_weights_as_on_single_ones() -> None:
     moved = []
     for flat in (False, True):
         state = halved_state()
-        store = FlatGradients(state.optimizer, None, 1, 1, trials=True) if flat else state.gradients
+        store = (
+            FlatGradients(state.optimizer, None, 1, ExchangeSettings(), trials=True)
+            if flat
+            else state.gradients
+        )
         store.begin_trial()
         state.model(next(iter(state.loader)).image).square().mean().backward()
         store.collect()
