@@ -64,6 +64,17 @@ def test_all_ranks_have_the_same_weights(make_yaml: Callable[..., Path], tmp_pat
     assert len({json.dumps(one["kept"]) for one in seen}) == ranks, "each rank drops others"
 
 
+@pytest.mark.several_gpus(2)
+def test_groups_of_gradients_train_the_weights_of_one_group(
+    make_yaml: Callable[..., Path], tmp_path: Path
+) -> None:
+    """In CUDA graphs, whose parts the exchanges of the groups overlap."""
+    config = make_yaml("run", Global__device="gpu")
+    run(SUPPORT / "exchange_run.py", str(config), str(tmp_path), ranks=2, logs=tmp_path / "log")
+    one, other = (json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1))
+    assert one == other
+
+
 @pytest.mark.parametrize("ranks", WORLDS)
 def test_synchronized_batch_norm_trains(make_yaml: Callable[..., Path], tmp_path: Path, ranks: int) -> None:
     changes = {"Global__device": "gpu", "Global__sync_bn": True, "Global__epochs": 1}
