@@ -203,6 +203,23 @@ def test_choose_step_names_the_layout_that_fused_kernels_need(
     assert "fused" not in how
 
 
+@pytest.mark.usefixtures("old_paddle")
+def test_choose_step_overlaps_the_exchange_of_several_machines(
+    make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def record(*_: Any, group_size: int | None, **__: Any) -> Step:
+        sizes.append(group_size)
+        return train_step
+
+    monkeypatch.setattr(execution, "GraphedStep", record)
+    for nodes in (1, 2):
+        state = replace(make_state(), runtime=replace(GPU, world_size=4, nodes=nodes))
+        chosen(make_config(f"{nodes}", Global__cuda_graph=True, Global__fuse_grad_size_in_MB=3), state)
+    assert sizes == [None, 3 << 20]
+
+
 @pytest.mark.parametrize(
     ("overrides", "state", "hindrance"),
     [

@@ -26,7 +26,7 @@ from ppcls.engine.core.gradients import ParameterGradients
 from ppcls.engine.core.hooks import NO_HOOKS
 from ppcls.engine.core.precision import FP32, AmpO1
 from ppcls.engine.core.settings import AMP
-from ppcls.engine.cuda_graph import graph
+from ppcls.engine.cuda_graph import graph, graphed_step
 from ppcls.engine.cuda_graph.exchange_groups import (
     ExchangeSettings,
     consecutive_ranges,
@@ -58,6 +58,7 @@ class EqualRanks:
         self.sizes: list[int] = []
         monkeypatch.setattr(paddle.distributed, "all_reduce", self._all_reduce)
         monkeypatch.setattr(ParameterGradients, "all_reduce", lambda _: None)  # the mean of equal gradients
+        monkeypatch.setattr(graphed_step, "all_gather", lambda values, world: [values] * world)
 
     def _all_reduce(self, tensor: paddle.Tensor, *, sync_op: bool) -> Any:
         assert not sync_op
