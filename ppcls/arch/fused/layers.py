@@ -123,6 +123,7 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     if plain and groups_of(layer) == 1 and not any(padding) and _splits_into_patches(layer, x, dtype):
         return _multiply_patches(layer, cast(x, dtype))
     if depthwise:  # cuDNN's are slower
+        _report(tuple(x.shape[1:]), tuple(weight.shape), "the kernels have no such depthwise convolution")
         return _convolve_in_nchw(layer, cast(x, dtype))
     if (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x)

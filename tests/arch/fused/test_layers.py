@@ -19,6 +19,7 @@ from runs import GUARD
 
 from ppcls.arch import fuse as fusing
 from ppcls.arch.build import build_model
+from ppcls.arch.fused import layers
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.layers import find_kernel, fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
@@ -67,9 +68,14 @@ def test_fuse_leaves_layers_that_compute_something_else(layer: nn.Layer) -> None
     ids=["dilation", "multiplier", "oblong", "large"],
 )
 def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
-    outputs: int, kernel: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    outputs: int,
+    kernel: Any,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A CUDA graph can't replay Paddle's operator in NHWC."""
+    layers._report.cache_clear()
     paddle.seed(1)
     layer = nn.Conv2D(6, outputs, kernel, groups=6, data_format="NHWC", **options)
     image = paddle.randn([2, 12, 11, 6])
@@ -85,6 +91,10 @@ def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
         monkeypatch.setattr(nn.Conv2D, "forward", None)
     for own, fused in zip(*results, strict=True):
         np.testing.assert_allclose(fused, own, rtol=1e-5, atol=1e-5)
+    assert capfd.readouterr().err == (
+        "fused kernels: a convolution of images [12, 11, 6] with weights "
+        f"{list(layer.weight.shape)} uses Paddle's operator: the kernels have no such depthwise convolution\n"
+    )
 
 
 def test_fuse_copy_of_a_model_uses_its_own_weights() -> None:
