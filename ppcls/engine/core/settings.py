@@ -236,7 +236,8 @@ class ExecutionSettings(Section):
     GPUs. Useful if each process has few images."""
     fuse_grad_size_in_MB: Count = 25  # noqa: N815 - Paddle's spelling
     """Size in MB of the groups of gradients that processes exchange during the backward pass. Larger groups
-    need fewer exchanges; smaller groups are exchanged earlier."""
+    need fewer exchanges; smaller groups are exchanged earlier. With a CUDA graph on one machine, all
+    gradients are exchanged after the backward pass."""
     find_unused_parameters: bool = False
     """Allow parameters that a forward pass does not use, in a run with several processes. Slower."""
 
