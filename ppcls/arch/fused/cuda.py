@@ -64,8 +64,18 @@ def vector_length(dtype: Any) -> int:
 
 def fills_vectors(channels: int, dtype: Any) -> bool:
     """Returns whether the kernels can process NHWC images with this number of channels."""
+    return find_vector_problem(channels, dtype) is None
+
+
+def find_vector_problem(channels: int, dtype: Any) -> str | None:
+    """Returns why the kernels can't process images with this number of channels; None if they can."""
     length = vector_length(dtype)
-    return length > 0 and channels % length == 0
+    name = str(dtype).rpartition(".")[2]
+    if length == 0:
+        return f"the kernels have no {name}"
+    if channels % length != 0:
+        return f"the kernels need a multiple of {length} channels in {name}, got {channels}"
+    return None
 
 
 def contiguous(tensor: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import paddle
@@ -29,6 +28,7 @@ from ppcls.arch.fused.convolution import convolve_biased, find_problem_with_bias
 from ppcls.arch.fused.cuda import contiguous, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise_biased, pack, supports
 from ppcls.arch.fused.pixels import widen
+from ppcls.arch.kernels.fallback import report
 from ppcls.arch.kernels.geometry import geometry
 from ppcls.arch.kernels.paddle_layers import (
     dilation_of,
@@ -38,7 +38,6 @@ from ppcls.arch.kernels.paddle_layers import (
     running_statistics,
     stride_of,
 )
-from ppcls.files import print_error
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -178,7 +177,8 @@ class FoldedNorm(WeightCopies):
         fused = act is F.relu, shortcut is not None
         problem = find_problem_with_bias(*shapes, dtype, settings, *fused)
         if problem is not None:
-            _report(tuple(x.shape[1:]), tuple(weight), problem)
+            sizes = f"images {list(x.shape[1:])} with weights {list(weight)}"
+            report(f"a convolution of {sizes} and the batch norm after it", problem, "two kernels")
         return problem is None
 
     def run(self, x: Tensor, act: Activation | None, shortcut: Tensor | None) -> Tensor:
@@ -229,11 +229,3 @@ class FoldedNorm(WeightCopies):
         if missing := self._missing_channels:
             weight = with_zeros(weight, 1, missing)
         return weight.transpose([0, 2, 3, 1]).contiguous().astype(form), bias.astype(form)
-
-
-@cache  # once per shape
-def _report(image: tuple[int, ...], weight: tuple[int, ...], problem: str) -> None:
-    shapes = f"images {list(image)} with weights {list(weight)}"
-    print_error(
-        f"fused kernels: a convolution of {shapes} and the batch norm after it stay separate: {problem}"
-    )

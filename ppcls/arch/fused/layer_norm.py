@@ -15,7 +15,7 @@ from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
 from ppcls.arch.fused.amp import cast
-from ppcls.arch.fused.cuda import Kernels, address, contiguous, fills_vectors, kernels, vector_length
+from ppcls.arch.fused.cuda import Kernels, address, contiguous, find_vector_problem, kernels, vector_length
 from ppcls.arch.fused.sum_rows import sum_rows
 from ppcls.arch.kernels.paddle_layers import epsilon_of
 
@@ -43,10 +43,13 @@ class Branch:
     bias: Tensor | None = None
 
 
-def supports(channels: int, dtype: Any) -> bool:
-    """Returns whether the kernels can process tokens of a number of channels and a dtype."""
-    length = vector_length(dtype)
-    return fills_vectors(channels, dtype) and channels <= _MAX_CHUNKS * _WARP * length
+def find_problem(channels: int, dtype: Any) -> str | None:
+    """Returns why the kernels can't process tokens of a number of channels and a dtype; None if they can."""
+    most = _MAX_CHUNKS * _WARP * vector_length(dtype)
+    problem = find_vector_problem(channels, dtype)
+    if problem is None and channels > most:
+        problem = f"the kernels have at most {most} channels, got {channels}"
+    return problem
 
 
 def normalize_fork(norm: nn.LayerNorm, x: Tensor, dtype: Any) -> tuple[Tensor, Tensor]:

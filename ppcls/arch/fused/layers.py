@@ -4,14 +4,14 @@ Decisions:
 - Methods of existing layers are replaced, not the layers: other layers would change the names of parameters,
   which checkpoints and `Optimizer.by_name` use, and architectures would have to know the kernels.
 - Each call checks shapes and dtypes, and uses Paddle's operator if no kernel supports them. So a model may
-  have layers of any kind, and the kernels only have to support what is common.
+  have layers of any kind, and the kernels only have to support what is common. The log has a line about each
+  kind of layer that uses Paddle's operators (`ppcls.arch.kernels.fallback`).
 - The exact type of a layer is compared, because a subclass may compute something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -21,29 +21,30 @@ from paddle.nn import functional as F
 
 from ppcls.arch.fused import batch_norm, convolution, folded, linear, max_pool, mean_pool
 from ppcls.arch.fused.amp import cast, compute_dtype, rounded
-from ppcls.arch.fused.cuda import fills_vectors, kernels, with_zeros
+from ppcls.arch.fused.cuda import find_vector_problem, kernels, with_zeros
 from ppcls.arch.fused.depthwise import Window, convolve_depthwise
 from ppcls.arch.fused.depthwise import supports as supports_depthwise
 from ppcls.arch.fused.pixels import widen
 from ppcls.arch.fused.token_layers import fuse_tokens
+from ppcls.arch.kernels.fallback import report, report_unchanged
 from ppcls.arch.kernels.geometry import (
     Geometry,
+    find_convolution_problem,
+    find_max_pooling_problem,
+    find_mean_problem,
+    find_norm_problem,
+    find_square_problem,
     geometry,
-    is_mean_of_pixels,
-    is_mean_of_squares,
-    is_plain_norm,
-    is_plain_pooling,
+    pooling_stride,
 )
 from ppcls.arch.kernels.paddle_layers import (
     dilation_of,
     explicit_padding,
     groups_of,
-    layout_of,
     padding_argument,
     stride_of,
 )
 from ppcls.arch.layers.conv_norm import ImageConv2D
-from ppcls.files import print_error
 
 
 def check_available() -> None:
@@ -72,41 +73,36 @@ def fuse(model: nn.Layer) -> int:
     """
     count = 0
     for layer in model.sublayers(include_self=True):
-        if type(layer) in (nn.Conv2D, ImageConv2D) and _is_plain_convolution(layer):
+        if type(layer) in (nn.Conv2D, ImageConv2D) and find_convolution_problem(layer) is None:
             layer.forward = MethodType(_convolve, layer)
             layer.folded = folded.OrderedWeight(layer)
             if layer.bias is None:
                 layer.fork = MethodType(_fork, layer)
             count += 1
-        elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
+        elif type(layer) is nn.BatchNorm2D and find_norm_problem(layer) is None:
             layer.forward = MethodType(_normalize, layer)
             layer.norm_relu = MethodType(_norm_relu, layer)
             layer.norm_activate = MethodType(_norm_activate, layer)
             count += 1
-        elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
+        elif type(layer) is nn.MaxPool2D and find_max_pooling_problem(layer) is None:
             layer.forward = MethodType(_max_pool, layer)
-        elif type(layer) is nn.AvgPool2D and is_mean_of_squares(layer):
+        elif type(layer) is nn.AvgPool2D and find_square_problem(layer) is None:
             layer.forward = MethodType(_pool_squares, layer)
-        elif type(layer) is nn.AdaptiveAvgPool2D and is_mean_of_pixels(layer):
+        elif type(layer) is nn.AdaptiveAvgPool2D and find_mean_problem(layer) is None:
             layer.forward = MethodType(_mean_pool, layer)
     for layer in model.sublayers(include_self=True):
         for first, norm in _pairs(layer):
             if "forward" in vars(first) and "forward" in vars(norm):  # both are fused
                 folded.attach(first, norm)
-    return count + fuse_tokens(model)
+    count += fuse_tokens(model)
+    report_unchanged(model)
+    return count
 
 
 def _pairs(layer: nn.Layer) -> list[tuple[nn.Layer, nn.Layer]]:
     """Returns the convolutions of a layer, each with the batch norm that always follows it."""
     pairs = getattr(layer, "convolutions_and_norms", None)
     return [] if pairs is None else pairs()
-
-
-def _is_plain_convolution(layer: nn.Conv2D) -> bool:
-    # A hook of the layer, such as that of `nn.utils.weight_norm`, may compute the weight in each call. Then
-    # copies of it would be wrong, and so would be calls of other methods, which do not call the hook.
-    owned = any(parameter is layer.weight for parameter in layer.parameters(include_sublayers=False))
-    return owned and layout_of(layer) == "NHWC" and explicit_padding(layer) is not None
 
 
 def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
@@ -123,7 +119,7 @@ def _convolve(layer: nn.Conv2D, x: Tensor) -> Tensor:
     if plain and groups_of(layer) == 1 and not any(padding) and _splits_into_patches(layer, x, dtype):
         return _multiply_patches(layer, cast(x, dtype))
     if depthwise:  # cuDNN's are slower
-        _report(tuple(x.shape[1:]), tuple(weight.shape), "the kernels have no such depthwise convolution")
+        _report_convolution(x, weight.shape, "the kernels have no such depthwise convolution")
         return _convolve_in_nchw(layer, cast(x, dtype))
     if (operands := _cudnn_operands(layer, x, dtype)) is None:
         return type(layer).forward(layer, x)
@@ -178,7 +174,9 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, in
     Images and weights can have more channels than the layer, whose values are zeros.
     """
     settings = geometry(layer)
-    if settings is None or not settings.even:
+    assert settings is not None  # checked by `fuse`
+    if not settings.even:
+        _report_convolution(x, layer.weight.shape, "cuDNN needs the same padding at opposite sides")
         return None
     outputs, channels, *sides = layer.weight.shape
     missing = 0
@@ -189,7 +187,7 @@ def _cudnn_operands(layer: nn.Conv2D, x: Tensor, dtype: Any) -> tuple[Tensor, in
     shape = (outputs, channels + missing, *sides)
     problem = convolution.find_problem(tuple(x.shape), shape, dtype, settings)
     if problem is not None:
-        _report(tuple(x.shape[1:]), shape, problem)
+        _report_convolution(x, shape, problem)
         return None
     return cast(x, dtype), channels + missing, settings
 
@@ -201,12 +199,8 @@ def _widened_weight(layer: nn.Conv2D, channels: int, dtype: Any) -> Tensor:
     return rounded(layer.weight, dtype)
 
 
-@cache  # once per convolution
-def _report(image: tuple[int, ...], weight: tuple[int, ...], problem: str) -> None:
-    print_error(
-        f"fused kernels: a convolution of images {list(image)} with weights {list(weight)} uses Paddle's "
-        f"operator: {problem}"
-    )
+def _report_convolution(x: Tensor, weight: Sequence[int], problem: str) -> None:
+    report(f"a convolution of images {list(x.shape[1:])} with weights {list(weight)}", problem)
 
 
 def _splits_into_patches(layer: nn.Conv2D, x: Tensor, dtype: Any) -> bool:
@@ -218,7 +212,9 @@ def _splits_into_patches(layer: nn.Conv2D, x: Tensor, dtype: Any) -> bool:
     fits = stride_of(layer) == (height, width)
     whole = x.shape[1] % height == 0 and x.shape[2] % width == 0
     useful = height * width > 1 or layer.bias is not None
-    return fits and whole and useful and linear.supports(height * width * channels, outputs, dtype)
+    return (
+        fits and whole and useful and linear.find_problem(height * width * channels, outputs, dtype) is None
+    )
 
 
 def _multiply_patches(layer: nn.Conv2D, x: Tensor) -> Tensor:
@@ -259,27 +255,38 @@ def find_kernel(layer: nn.BatchNorm2D, x: Tensor) -> Callable[..., Tensor] | Non
 
     With gradients enabled, for example for heat maps, layers in evaluation mode use Paddle's operators.
     """
-    if not fills_vectors(x.shape[-1], x.dtype) or layer.weight.dtype != paddle.float32:
+    problem = find_vector_problem(x.shape[-1], x.dtype)
+    if layer.weight.dtype != paddle.float32:
+        problem = "the kernels need factors in float32"
+    elif not layer.training and paddle.is_grad_enabled():
+        problem = "in evaluation mode, the kernels have no gradients"
+    if problem is not None:
+        report("a batch norm", problem)
         return None
-    if layer.training:
-        return batch_norm.batch_norm
-    return None if paddle.is_grad_enabled() else batch_norm.normalize
+    return batch_norm.batch_norm if layer.training else batch_norm.normalize
 
 
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
-    if not fills_vectors(x.shape[-1], x.dtype):
+    if (problem := max_pool.find_problem(layer.ksize, x.shape[-1], x.dtype)) is not None:
+        report("a max pooling", problem)
         return type(layer).forward(layer, x)
-    return max_pool.max_pool(x, layer.ksize, layer.stride, layer.padding)
+    return max_pool.max_pool(x, layer.ksize, pooling_stride(layer), layer.padding)
 
 
 def _mean_pool(layer: nn.AdaptiveAvgPool2D, x: Tensor) -> Tensor:
-    if not fills_vectors(x.shape[-1], x.dtype):
+    if (problem := find_vector_problem(x.shape[-1], x.dtype)) is not None:
+        report("a mean of all pixels", problem)
         return type(layer).forward(layer, x)
     return mean_pool.mean_pool(x)
 
 
 def _pool_squares(layer: nn.AvgPool2D, x: Tensor) -> Tensor:
-    whole = x.shape[1] % layer.ksize == 0 and x.shape[2] % layer.ksize == 0
-    if paddle.is_grad_enabled() or not whole or not fills_vectors(x.shape[-1], x.dtype):
+    problem = find_vector_problem(x.shape[-1], x.dtype)
+    if paddle.is_grad_enabled():
+        problem = "the kernels have no gradients"
+    elif x.shape[1] % layer.ksize or x.shape[2] % layer.ksize:
+        problem = f"the kernels need images of whole squares, got {x.shape[1:3]}"
+    if problem is not None:
+        report("an average pooling", problem)
         return type(layer).forward(layer, x)
     return mean_pool.pool_squares(x, layer.ksize)

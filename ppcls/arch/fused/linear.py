@@ -37,9 +37,13 @@ _HALF = (paddle.float16, paddle.bfloat16)
 Epilogue = Literal["none", "bias", "bias_gelu", "bias_gradient"]
 
 
-def supports(inputs: int, outputs: int, dtype: Any) -> bool:
-    """Returns whether rows of both matrices are aligned, and the dtype is a half precision."""
-    return dtype in _HALF and inputs % 8 == 0 and outputs % 8 == 0
+def find_problem(inputs: int, outputs: int, dtype: Any) -> str | None:
+    """Returns why `multiply` can't compute a linear layer; None if it can."""
+    if dtype not in _HALF:
+        return f"the kernels need float16 or bfloat16, got {str(dtype).rpartition('.')[2]}"
+    if inputs % 8 or outputs % 8:  # otherwise, the rows of the matrices are not aligned
+        return f"the kernels need multiples of 8 features, got {inputs} and {outputs}"
+    return None
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

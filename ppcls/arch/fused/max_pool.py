@@ -9,10 +9,18 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.fused.cuda import address, contiguous, kernels, vector_length
+from ppcls.arch.fused.cuda import address, contiguous, find_vector_problem, kernels, vector_length
 
 _THREADS = 256  # threads per block
+_MOST_PIXELS = 16  # a byte has the position of a maximum in its window
 _MAX_BLOCKS = 65_535  # maximum number of blocks on the second axis of a grid
+
+
+def find_problem(kernel: int, channels: int, dtype: Any) -> str | None:
+    """Returns why `max_pool` can't compute a pooling; None if it can."""
+    if kernel > _MOST_PIXELS:
+        return f"the kernels have windows of at most {_MOST_PIXELS} pixels a side, got {kernel}"
+    return find_vector_problem(channels, dtype)
 
 
 def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
@@ -21,7 +29,7 @@ def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     Args:
         x: [B, H, W, C] float32, float16 or bfloat16 on the GPU. The channels of a pixel must fill whole
             vectors of 16 bytes.
-        kernel: Side of a window in pixels, at most 15.
+        kernel: Side of a window in pixels, at most 16.
         stride: Distance between two windows in pixels.
         padding: Number of added pixels on each side, less than ``kernel``. They are never the maximum.
     """

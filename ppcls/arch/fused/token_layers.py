@@ -15,17 +15,16 @@ from paddle.nn import functional as F
 from ppcls.arch.fused import attention, layer_norm, linear
 from ppcls.arch.fused.amp import amp_is_active, cast, compute_dtype
 from ppcls.arch.fused.attention import Sequences
-from ppcls.arch.fused.cuda import fills_vectors
+from ppcls.arch.fused.cuda import find_vector_problem
 from ppcls.arch.fused.gelu import gelu
 from ppcls.arch.fused.layer_norm import Branch
 from ppcls.arch.kernels import flash_attention
+from ppcls.arch.kernels.fallback import find_layer_norm_problem, report
 from ppcls.arch.kernels.flash_attention import AttentionShape
-from ppcls.arch.kernels.paddle_layers import normalized_axes
 from ppcls.arch.layers.drop_path import DropPath
 from ppcls.arch.layers.tokens import ChannelNorm
 from ppcls.arch.layers.transformer import DotProductAttention, Mlp, SelfAttention, Softmax, TransformerBlock
 from ppcls.arch.layers.windows import WindowAttention
-from ppcls.files import print_error
 
 Forward = Callable[..., Any]
 
@@ -33,8 +32,8 @@ Forward = Callable[..., Any]
 def fuse_tokens(model: nn.Layer) -> int:
     """Makes linear layers, layer norms, attention, GELU and residual sums of a model use the fused kernels.
 
-    Each call of a layer checks shapes and dtypes, and uses Paddle's operators if the kernels lack them. A
-    line in the log explains each kind of attention that does so.
+    Each call of a layer checks shapes and dtypes, and uses Paddle's operators if the kernels lack them,
+    with a line in the log.
 
     Returns:
         Number of changed methods, without linear layers, which almost every model has.
@@ -43,7 +42,7 @@ def fuse_tokens(model: nn.Layer) -> int:
     for layer in model.sublayers(include_self=True):
         replacements = _replacements(layer)
         if not replacements and _is_attention(layer):
-            _report(type(layer).__name__, _find_attention_problem(layer))
+            report(type(layer).__name__, _find_attention_problem(layer))
         for name, function in replacements.items():
             setattr(layer, name, MethodType(function, layer))
             count += function is not _linear
@@ -57,16 +56,17 @@ def _replacements(layer: nn.Layer) -> dict[str, Forward]:
     kind = type(layer)
     if kind is nn.Linear:
         return {"forward": _linear}
-    if kind is nn.LayerNorm or (kind is ChannelNorm and layer.channels_last):
-        return {"forward": _layer_norm} if _is_plain_norm(layer) else {}
+    if kind in (nn.LayerNorm, ChannelNorm):
+        return {"forward": _layer_norm} if find_layer_norm_problem(layer) is None else {}
     if kind is DotProductAttention and isinstance(layer.attn_drop, nn.Identity):
         return {"forward": _attend}
     if isinstance(layer, SelfAttention):
         return _attention_replacements(layer)
     if kind is Mlp and isinstance(layer.drop, nn.Identity):
         return {"forward": _mlp}
-    if kind is TransformerBlock and _is_plain_norm(layer.norm1) and _is_plain_norm(layer.norm2):
-        return {"forward": _transformer_block}
+    if kind is TransformerBlock:
+        plain = all(find_layer_norm_problem(norm) is None for norm in (layer.norm1, layer.norm2))
+        return {"forward": _transformer_block} if plain else {}
     if getattr(kind, "adds_branch", False):
         return {
             "activate_linear": _activate_linear,
@@ -99,24 +99,18 @@ def _find_attention_problem(layer: nn.Layer) -> str:
     return "the kernels do not support this kind of attention"
 
 
-@cache  # once per reason
-def _report(part: str, problem: str, substitute: str = "Paddle's operators") -> None:
-    print_error(f"fused kernels: {part} uses {substitute}: {problem}")
-
-
-def _is_plain_norm(layer: nn.LayerNorm) -> bool:
-    affine = layer.weight is not None and layer.bias is not None
-    return affine and normalized_axes(layer) == 1
-
-
 def _gelu(x: Tensor) -> Tensor:
-    return gelu(x) if fills_vectors(x.shape[-1], x.dtype) else F.gelu(x)
+    if (problem := find_vector_problem(x.shape[-1], x.dtype)) is not None:
+        report("GELU", problem)
+        return F.gelu(x)
+    return gelu(x)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     dtype = compute_dtype(x)
     inputs, outputs = layer.weight.shape
-    if not linear.supports(inputs, outputs, dtype):
+    if (problem := linear.find_problem(inputs, outputs, dtype)) is not None:
+        report("a linear layer", problem)
         return nn.Linear.forward(layer, x)
     return linear.multiply(cast(x, dtype), layer.weight, layer.bias)
 
@@ -129,14 +123,19 @@ def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def _can_normalize(x: Tensor, dtype: Any) -> bool:
-    return x.dtype in (paddle.float32, dtype) and layer_norm.supports(x.shape[-1], dtype)
+    problem = layer_norm.find_problem(x.shape[-1], dtype)
+    if x.dtype not in (paddle.float32, dtype):
+        problem = f"the kernels can't map {x.dtype} to {dtype}"
+    if problem is not None:
+        report("a layer norm or a residual sum", problem)
+    return problem is None
 
 
 def _activate_linear(_block: nn.Layer, layer: nn.Linear, x: Tensor, act: Forward) -> Tensor:
     """Replaces `ppcls.arch.layers.sequence.activate_linear`."""
     dtype = compute_dtype(x)
     inputs, outputs = layer.weight.shape
-    if act is not _gelu or layer.bias is None or not linear.supports(inputs, outputs, dtype):
+    if act is not _gelu or layer.bias is None or linear.find_problem(inputs, outputs, dtype) is not None:
         return act(layer(x))
     # With `Global.recompute`, the first forward pass of training has no gradients either.
     approximate = not (layer.training or paddle.is_grad_enabled())
@@ -201,7 +200,8 @@ def _add_linear_branch(
     """Replaces `ppcls.arch.layers.sequence.add_linear_branch`."""
     dtype = compute_dtype(hidden)
     inputs, outputs = layer.weight.shape
-    if layer.bias is None or not _can_normalize(x, dtype) or not linear.supports(inputs, outputs, dtype):
+    known = layer.bias is not None and linear.find_problem(inputs, outputs, dtype) is None
+    if not known or not _can_normalize(x, dtype):
         return _add_branch(block, x, layer(hidden), drop_path, scale)
     value = linear.multiply(cast(hidden, dtype), layer.weight, None)
     bias = cast(layer.bias, paddle.float32)
@@ -250,10 +250,10 @@ def _choose_attention(shape: AttentionShape, bias: Tensor | None) -> Literal["ke
     if bias is None and shape.dtype in attention.DTYPES:
         flash_problem = flash_attention.find_problem(shape)
         if flash_problem is None:
-            _report("attention", problem, "Paddle's FlashAttention")
+            report("attention", problem, "Paddle's FlashAttention")
             return "flash"
         problem = f"{problem}; Paddle's FlashAttention: {flash_problem}"
-    _report("attention", problem)
+    report("attention", problem)
     return "operators"
 
 
@@ -290,9 +290,9 @@ def _attend(
     width = query.shape[-1] // layer._heads
     scale = layer._scale or width**-0.5
     if query.shape[-1] != value.shape[-1]:
-        _report("attention", "the kernels need values and keys of the same width")
+        report("attention", "the kernels need values and keys of the same width")
     elif not key.dtype == value.dtype == dtype:
-        _report("attention", "the kernels need queries, keys and values of the same dtype")
+        report("attention", "the kernels need queries, keys and values of the same dtype")
     else:
         shape = AttentionShape(query.shape[1], key.shape[1], layer._heads, width, dtype)
         choice = _choose_attention(shape, bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paddle import nn
 
+from ppcls.arch.kernels.geometry import find_convolution_problem
 from ppcls.arch.kernels.paddle_layers import groups_of, layout_of
 
 
@@ -20,9 +21,12 @@ def find_capture_obstacle(model: nn.Layer) -> str | None:
     """
     for name, layer in model.named_sublayers(include_self=True):
         if "forward" not in vars(layer) and _is_depthwise(layer) and layout_of(layer).endswith("C"):
+            # The fused kernels leave other layers to Paddle.
+            fusible = type(layer) is nn.Conv2D and find_convolution_problem(layer) is None
             return (
                 f"Paddle's depthwise convolutions can't be replayed in {layout_of(layer)} "
-                f"({name or type(layer).__name__}); use Arch.data_format=NCHW or Global.fused_kernels=True"
+                f"({name or type(layer).__name__}); use Arch.data_format=NCHW"
+                + (" or Global.fused_kernels=True" if fusible else "")
             )
     return None
 

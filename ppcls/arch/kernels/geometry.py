@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from paddle import nn
 
@@ -16,6 +17,8 @@ from ppcls.arch.kernels.paddle_layers import (
     stride_of,
     uses_running_statistics,
 )
+
+_LAYOUT = "the kernels need images in NHWC"
 
 
 @dataclass(frozen=True)
@@ -59,25 +62,61 @@ def geometry(layer: nn.Conv2D) -> Geometry | None:
     return Geometry(padding, stride_of(layer), dilation_of(layer), groups_of(layer))
 
 
-def is_plain_norm(layer: nn.BatchNorm2D) -> bool:
-    """Returns whether a layer normalizes NHWC images with learned factors, by the batch's statistics."""
-    affine = layer.weight is not None and layer.bias is not None
-    return affine and layout_of(layer) == "NHWC" and not uses_running_statistics(layer)
+def find_convolution_problem(layer: nn.Conv2D) -> str | None:
+    """Returns why a fused kernel can't replace a convolution; None if its shapes and dtypes decide."""
+    if layout_of(layer) != "NHWC":
+        return _LAYOUT
+    if explicit_padding(layer) is None:
+        return "the kernels need a padding with a given number of zeros"
+    # A hook of the layer, such as that of `nn.utils.weight_norm`, may compute the weight in each call. Then
+    # copies of it would be wrong, and so would be calls of other methods, which do not call the hook.
+    if not any(parameter is layer.weight for parameter in layer.parameters(include_sublayers=False)):
+        return "its weight is computed from other parameters"
+    return None
 
 
-def is_plain_pooling(layer: nn.MaxPool2D) -> bool:
-    """Returns whether a layer pools square windows of NHWC images."""
-    sides = layer.ksize, layer.stride, layer.padding
-    square = all(isinstance(side, int) for side in sides)
-    return square and layer.data_format == "NHWC" and not (layer.return_mask or layer.ceil_mode)
+def find_norm_problem(layer: nn.BatchNorm2D) -> str | None:
+    """Returns why a fused kernel can't replace a batch norm; None if its shapes and dtypes decide."""
+    if layout_of(layer) != "NHWC":
+        return _LAYOUT
+    if layer.weight is None or layer.bias is None:
+        return "the kernels need a batch norm with learned factors"
+    if uses_running_statistics(layer):
+        return "the kernels normalize by the statistics of the batch in training"
+    return None
 
 
-def is_mean_of_pixels(layer: nn.AdaptiveAvgPool2D) -> bool:
-    """Returns whether a layer computes the means of all pixels of NHWC images."""
-    return layout_of(layer) == "NHWC" and output_size_of(layer) == (1, 1)
+def pooling_stride(layer: nn.MaxPool2D | nn.AvgPool2D) -> Any:
+    """Returns the distance of the windows of a pooling, which is their size by default."""
+    return layer.ksize if layer.stride is None else layer.stride
 
 
-def is_mean_of_squares(layer: nn.AvgPool2D) -> bool:
-    """Returns whether a layer computes the means of squares of NHWC images that do not overlap."""
-    plain = isinstance(layer.ksize, int) and layer.stride in (None, layer.ksize) and layer.padding == 0
-    return plain and layer.data_format == "NHWC" and layer.divisor is None and not layer.ceil_mode
+def find_max_pooling_problem(layer: nn.MaxPool2D) -> str | None:
+    """Returns why a fused kernel can't replace a max pooling; None if its shapes and dtypes decide."""
+    if layer.data_format != "NHWC":
+        return _LAYOUT
+    if not all(isinstance(side, int) for side in (layer.ksize, pooling_stride(layer), layer.padding)):
+        return "the kernels need the same window, stride and padding in both directions"
+    if layer.return_mask or layer.ceil_mode:
+        return "the kernels have neither return_mask nor ceil_mode"
+    return None
+
+
+def find_mean_problem(layer: nn.AdaptiveAvgPool2D) -> str | None:
+    """Returns why a fused kernel can't replace the mean of an image's pixels; None if its shapes decide."""
+    if layout_of(layer) != "NHWC":
+        return _LAYOUT
+    if output_size_of(layer) != (1, 1):
+        return "the kernels compute one mean of all pixels"
+    return None
+
+
+def find_square_problem(layer: nn.AvgPool2D) -> str | None:
+    """Returns why a fused kernel can't replace the means of squares; None if its shapes and dtypes decide."""
+    if layer.data_format != "NHWC":
+        return _LAYOUT
+    if not isinstance(layer.ksize, int) or pooling_stride(layer) != layer.ksize or layer.padding != 0:
+        return "the kernels need squares that do not overlap, without a padding"
+    if layer.divisor is not None:  # `ceil_mode` adds nothing to images of whole squares, which are checked
+        return "the kernels have no divisor_override"
+    return None

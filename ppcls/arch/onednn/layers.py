@@ -20,7 +20,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.kernels.geometry import geometry, is_plain_norm, is_plain_pooling
+from ppcls.arch.kernels.geometry import find_max_pooling_problem, find_norm_problem, geometry, pooling_stride
 from ppcls.arch.kernels.paddle_layers import epsilon_of, layout_of, normalized_axes
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.arch.layers.tokens import ChannelNorm
@@ -58,7 +58,7 @@ def fuse(model: nn.Layer, *, constant: bool = False) -> int:
         if type(layer) in (nn.Conv2D, ImageConv2D) and layout_of(layer) == "NHWC" and geometry(layer):
             _replace_forward(layer, _convolve_constant if constant else _convolve)
             count += 1
-        elif type(layer) is nn.BatchNorm2D and is_plain_norm(layer):
+        elif type(layer) is nn.BatchNorm2D and find_norm_problem(layer) is None:
             _replace_forward(layer, _normalize)
             layer.norm_relu = MethodType(_norm_relu, layer)
             count += 1
@@ -73,7 +73,7 @@ def fuse(model: nn.Layer, *, constant: bool = False) -> int:
             _replace_forward(layer, _permute)
         elif type(layer) is Softmax:
             _replace_forward(layer, _softmax)
-        elif type(layer) is nn.MaxPool2D and is_plain_pooling(layer):
+        elif type(layer) is nn.MaxPool2D and find_max_pooling_problem(layer) is None:
             _replace_forward(layer, _max_pool)
     return count
 
@@ -184,4 +184,4 @@ def _infers(layer: nn.BatchNorm2D, x: Tensor) -> bool:
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
     if x.dtype != paddle.float32:
         return nn.MaxPool2D.forward(layer, x)
-    return max_pool(x, layer.ksize, layer.stride, layer.padding)
+    return max_pool(x, layer.ksize, pooling_stride(layer), layer.padding)

@@ -16,9 +16,9 @@ from paddle import Tensor, nn
 from ppcls.arch.build import build_model
 from ppcls.arch.families.foundation_transformer import RotaryAttention
 from ppcls.arch.families.swin_transformer import SwinAttention
-from ppcls.arch.fused import attention, gelu, layer_norm, token_layers
+from ppcls.arch.fused import attention, gelu, layer_norm
 from ppcls.arch.fused.token_layers import fuse_tokens
-from ppcls.arch.kernels import flash_attention
+from ppcls.arch.kernels import fallback, flash_attention
 from ppcls.arch.kernels.flash_attention import AttentionShape, attend, find_problem
 from ppcls.arch.layers.transformer import DotProductAttention, SelfAttention
 
@@ -28,8 +28,13 @@ FORMAT = "the kernels need float16 or bfloat16, got float32"
 @pytest.fixture(autouse=True)
 def _fresh_caches() -> Iterator[None]:
     yield
-    for function in (find_problem, token_layers._report):
+    for function in (find_problem, fallback.report):
         function.cache_clear()
+
+
+def attention_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Returns the printed lines about attention; there is also one about linear layers in float32."""
+    return [line for line in capsys.readouterr().err.splitlines() if ": attention: " in line]
 
 
 @pytest.fixture
@@ -153,12 +158,12 @@ def test_wide_heads_use_flash_attention_or_report(
         np.testing.assert_allclose(layer(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
     assert len(calls) == (2 if available else 0)
     problem = "the kernels need heads of width 32 or 64, got 48"
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = attention_lines(capsys)
     if available:
-        assert line == f"fused kernels: attention uses Paddle's FlashAttention: {problem}"
+        assert line == f"fused kernels: attention: Paddle's FlashAttention, because {problem}"
     else:
         expected_line = f"{problem}; Paddle's FlashAttention: needs a GPU"
-        assert line == f"fused kernels: attention uses Paddle's operators: {expected_line}"
+        assert line == f"fused kernels: attention: Paddle's operators, because {expected_line}"
 
 
 @pytest.mark.usefixtures("_float32", "_capable")
@@ -170,14 +175,20 @@ def test_trained_bias_of_large_windows_is_reported(capsys: pytest.CaptureFixture
     for _ in range(2):
         np.testing.assert_array_equal(layer(x).numpy(), expected)
     problem = "the kernels have gradients of a bias for at most 64 tokens, got 144"
-    assert capsys.readouterr().err == f"fused kernels: attention uses Paddle's operators: {problem}\n"
+    assert attention_lines(capsys) == [f"fused kernels: attention: Paddle's operators, because {problem}"]
 
 
 def test_float32_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     for layer, inputs in _layers().values():
         fuse_tokens(layer)
         layer(*inputs)
-    assert capsys.readouterr().err == f"fused kernels: attention uses Paddle's operators: {FORMAT}\n"
+    lines = {
+        f"fused kernels: {part}: Paddle's operators, because {FORMAT}"
+        for part in ("attention", "a linear layer")
+    }
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == len(lines)
+    assert set(printed) == lines
 
 
 @pytest.mark.usefixtures("_float32")
@@ -193,15 +204,15 @@ def test_values_wider_than_keys_are_reported(capsys: pytest.CaptureFixture[str])
     [
         (
             SelfAttention(64, 2, attn_drop_rate=0.1),
-            "SelfAttention uses Paddle's operators: the kernels have no dropout",
+            "SelfAttention: Paddle's operators, because the kernels have no dropout",
         ),
         (
             DotProductAttention(2, None, 0.1),
-            "DotProductAttention uses Paddle's operators: the kernels have no dropout",
+            "DotProductAttention: Paddle's operators, because the kernels have no dropout",
         ),
         (
             nn.MultiHeadAttention(64, 2),
-            "MultiHeadAttention uses Paddle's operators: the kernels do not support",
+            "MultiHeadAttention: Paddle's operators, because the kernels do not support",
         ),
     ],
 )
@@ -216,7 +227,9 @@ def test_layers_without_a_kernel_are_reported(
 def test_swin_v2_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     fuse_tokens(build_model("SwinTransformerV2_tiny_patch4_window8_256", 8, "NHWC", 3))
     problem = "the kernels do not support this kind of attention"
-    assert capsys.readouterr().err == f"fused kernels: CosineAttention uses Paddle's operators: {problem}\n"
+    assert (
+        capsys.readouterr().err == f"fused kernels: CosineAttention: Paddle's operators, because {problem}\n"
+    )
 
 
 def test_rotary_attention_uses_the_kernels(

@@ -22,12 +22,21 @@ from ppcls.arch.families import densenet
 from ppcls.arch.families.densenet import DenseBlock, DenseLayer
 from ppcls.arch.fuse import fuse as fuse_all
 from ppcls.arch.fused import batch_norm as batch_norm_module
-from ppcls.arch.fused import convolution, depthwise, folded, layers, max_pool, mean_pool
+from ppcls.arch.fused import (
+    convolution,
+    depthwise,
+    folded,
+    layers,
+    max_pool,
+    mean_pool,
+    token_layers,
+)
 from ppcls.arch.fused.blocks.appending import fuse_appending
 from ppcls.arch.fused.convolution import convolve_biased
 from ppcls.arch.fused.cuda import CudaUnavailableError
 from ppcls.arch.fused.folded import constant_weights, fold
 from ppcls.arch.fused.layers import fuse
+from ppcls.arch.kernels import fallback
 from ppcls.arch.kernels.geometry import Geometry
 from ppcls.arch.layers.conv_norm import ConvNorm
 from ppcls.arch.layers.mobile import InvertedResidual
@@ -70,15 +79,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         return convolve_in_float64(x, *arguments, **options)
 
     emulate_gpu(monkeypatch, batch_norm_module, depthwise, mean_pool)
-    folded._report.cache_clear()
+    fallback.report.cache_clear()
     convolution.find_problem_with_bias.cache_clear()
     monkeypatch.setattr(folded, "_HALF", (paddle.float32,))
     monkeypatch.setattr(folded, "convolve_biased", convolve)
     monkeypatch.setattr(convolution, "convolve_biased", convolve_in_float64)
     monkeypatch.setattr(convolution, "_plan", PaddlePlan)
-    # Convolutions without a bias and max pooling are those of Paddle, which need no message.
+    # Convolutions without a bias and max pooling are those of Paddle.
     monkeypatch.setattr(convolution, "find_problem", lambda *_: "no cuDNN")
-    monkeypatch.setattr(layers, "_report", lambda *_: None)
+    monkeypatch.setattr(layers, "report", lambda *_: None)  # checked by test_fallback.py
+    monkeypatch.setattr(token_layers, "report", lambda *_: None)
     monkeypatch.setattr(max_pool, "max_pool", partial(F.max_pool2d, data_format="NHWC"))
     return images
 
@@ -354,8 +364,8 @@ def test_kernel_that_is_wrong_is_not_used(
     error = capsys.readouterr().err
     assert error.count("\n") == 1, "one line per convolution"
     assert (
-        f"images [5, 5, 8] with weights [16, 8, 3, 3] and the batch norm after it stay separate: {message}"
-        in error
+        "images [5, 5, 8] with weights [16, 8, 3, 3] and the batch norm after it: two kernels, because "
+        f"{message}" in error
     )
 
 

@@ -14,7 +14,7 @@ from paddle.nn import functional as F
 from ppcls.arch.fused import gelu as gelu_module
 from ppcls.arch.fused import layer_norm as module
 from ppcls.arch.fused.gelu import compute_gradients, gelu
-from ppcls.arch.fused.layer_norm import Branch, add, add_normalize, normalize, normalize_fork, supports
+from ppcls.arch.fused.layer_norm import Branch, add, add_normalize, find_problem, normalize, normalize_fork
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 # of the residual stream and of branches
@@ -183,5 +183,5 @@ def test_compute_gradients_matches_float64(dtype: str) -> None:
     ("channels", "dtype", "expected"),
     [(96, "float16", True), (2048, "bfloat16", True), (100, "float16", False), (2056, "float16", False)],
 )
-def test_supports_whole_vectors_that_fit_in_registers(channels: int, dtype: str, expected: Any) -> None:
-    assert supports(channels, getattr(paddle, dtype)) is expected
+def test_kernels_have_whole_vectors_that_fit_in_registers(channels: int, dtype: str, expected: Any) -> None:
+    assert (find_problem(channels, getattr(paddle, dtype)) is None) is expected

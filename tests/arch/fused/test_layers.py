@@ -19,9 +19,9 @@ from runs import GUARD
 
 from ppcls.arch import fuse as fusing
 from ppcls.arch.build import build_model
-from ppcls.arch.fused import layers
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.layers import find_kernel, fuse
+from ppcls.arch.kernels import fallback
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.engine.core.build import build_state
 from ppcls.errors import UserError
@@ -75,7 +75,7 @@ def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A CUDA graph can't replay Paddle's operator in NHWC."""
-    layers._report.cache_clear()
+    fallback.report.cache_clear()
     paddle.seed(1)
     layer = nn.Conv2D(6, outputs, kernel, groups=6, data_format="NHWC", **options)
     image = paddle.randn([2, 12, 11, 6])
@@ -93,7 +93,8 @@ def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
         np.testing.assert_allclose(fused, own, rtol=1e-5, atol=1e-5)
     assert capfd.readouterr().err == (
         "fused kernels: a convolution of images [12, 11, 6] with weights "
-        f"{list(layer.weight.shape)} uses Paddle's operator: the kernels have no such depthwise convolution\n"
+        f"{list(layer.weight.shape)}: Paddle's operators, because the kernels have no such depthwise "
+        "convolution\n"
     )
 
 
