@@ -538,9 +538,9 @@ def test_process_measures_training_and_inference(
             Execution(cuda_graph=True),
         ),
         (
-            {"name": "EfficientNetB0_small", "data_format": "NHWC"},
+            {"name": "EfficientNetB0_small"},
             {"level": "O1", "dtype": "float16"},
-            Execution("NHWC", cuda_graph=True),
+            Execution(cuda_graph=True),
         ),
     ],
 )
