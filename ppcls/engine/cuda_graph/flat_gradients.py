@@ -103,14 +103,22 @@ class FlatGradients:
     def rounded_weights(self, dtype: str) -> list[tuple[Tensor, Tensor]]:
         """Returns the trained float32 weights, each with a copy in ``dtype``. One operator makes all copies.
 
-        Returns an empty list if the weights are not in a flat buffer.
+        Only for gradients with `can_round`.
         """
-        places = [place for place, weight in enumerate(self._weights) if weight.dtype == paddle.float32]
-        if self._state is None or not places:
-            return []
-        first, last = places[0], places[-1]  # neighbors, because `trained` sorts by dtype
+        assert self._state is not None
+        first, last = self._float32_places[0], self._float32_places[-1]
         copies = self._state.cast(first, last, dtype)
         return list(zip(self._weights[first : last + 1], copies, strict=True))
+
+    @property
+    def can_round(self) -> bool:
+        """Whether there are trained float32 weights, and they are in a flat buffer."""
+        return self._state is not None and bool(self._float32_places)
+
+    @property
+    def _float32_places(self) -> list[int]:
+        # neighbors, because `trained` sorts by dtype
+        return [place for place, weight in enumerate(self._weights) if weight.dtype == paddle.float32]
 
     def _divide(self, group_size: int | None) -> list[ExchangeGroup]:
         weights = [weight for weight in parameters_of(self._optimizer) if not weight.stop_gradient]

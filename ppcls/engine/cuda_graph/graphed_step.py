@@ -1,9 +1,10 @@
 """Captures the device work of the training step as CUDA graphs, and replays them.
 
-There are three graphs: the forward pass of the network, its backward pass, and the update. The network
-computes all rows of a batch, so these graphs fit partial batches too. Loss and metrics use only the valid
-rows. They run eagerly between the graphs, while the device is still busy with the forward pass. The host part
-of the step is `train_step`, as in eager execution, so the results equal those of eager steps.
+There are three graphs: the forward pass of the network, its backward pass, and the update. With AMP O1 and
+fused kernels, a fourth one rounds all weights to half precision, once per update. The network computes all
+rows of a batch, so these graphs fit partial batches too. Loss and metrics use only the valid rows. They run
+eagerly between the graphs, while the device is still busy with the forward pass. The host part of the step is
+`train_step`, as in eager execution, so the results equal those of eager steps.
 
 With several ranks, the graph of the backward pass has one part per group of gradients (`exchange_groups`).
 After the start of a part, the host starts the exchange of the gradients that this part computes. The exchange
@@ -20,7 +21,6 @@ passes show whether Paddle's generator advances.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -120,6 +120,7 @@ class GraphedStep:
                 kernels=self._kernels,
                 trials=state.sam is not None,
             )
+        begins_update = not self._within_update
         self._within_update = not batch.update
         self._updates += batch.update
         if self._gradients is None:
@@ -128,10 +129,12 @@ class GraphedStep:
         flat = replace(state, gradients=self._gradients)
         if self._graphs is None and batch.valid:  # without valid rows, not each loss has a gradient
             self._graphs = _StepGraphs(
-                flat, self._gradients, batch.image, self.capture, self._rounded_weights
+                flat, self._gradients, batch.image, self.capture, self._weight_rounding()
             )
         if self._graphs is None:
             return train_step(flat, batch, hooks)
+        if begins_update:
+            self._graphs.weights_changed = True
         return train_step(flat, batch, hooks, self._graphs.functions)
 
     def _watch_forward(self, state: TrainState, image: paddle.Tensor) -> Outputs:
@@ -159,18 +162,10 @@ class GraphedStep:
                 print_error(f"no CUDA graph: {reason}")
         return self._eager
 
-    def _rounded_weights(self) -> AbstractContextManager[None]:
-        """Returns a context for a forward pass, in which fused layers share rounded copies of the weights.
-
-        The copies are made at the start of each forward pass, as a part of its graph. So they are right after
-        everything that changes weights: updates, the moves of SAM, loaded checkpoints. With accumulation, the
-        steps of an update make the same copies again. This takes little of a step, because one operator
-        makes all copies.
-        """
-        dtype = self._state.precision.weight_rounding
-        if dtype is None or not self._kernels or self._gradients is None:
-            return nullcontext()
-        return rounded_weights(self._gradients.rounded_weights(dtype))
+    def _weight_rounding(self) -> str | None:
+        """Returns the dtype to which the fused layers round the weights; None if they don't share copies."""
+        shared = self._kernels and self._gradients is not None and self._gradients.can_round
+        return self._state.precision.weight_rounding if shared else None
 
 
 class _StepGraphs:
@@ -181,10 +176,12 @@ class _StepGraphs:
         flat: Gradients of the state, whose addresses never change.
         image: Images of a batch, which define shape and dtype.
         capture: Function that captures device work.
-        rounded_weights: Function that returns a context for the forward pass of the network.
+        weight_rounding: Dtype of copies of all weights, which fused layers share; None for no copies.
 
     Attributes:
         functions: Functions that replay the graphs.
+        weights_changed: Whether the weights may differ from their copies. The first step of each update sets
+            it, because updates, evaluations and hooks come before this step.
     """
 
     def __init__(
@@ -193,11 +190,13 @@ class _StepGraphs:
         flat: FlatGradients,
         image: paddle.Tensor,
         capture: Capture,
-        rounded_weights: Callable[[], AbstractContextManager[None]],
+        weight_rounding: str | None,
     ) -> None:
         self._state = state
         self._flat = flat
-        self._rounded_weights = rounded_weights
+        self.weights_changed = True
+        self._weight_rounding = weight_rounding
+        self._copies: list[tuple[paddle.Tensor, paddle.Tensor]] = []  # weights, each with its copy
         self._image = image.clone()
         self._outputs: Outputs  # of the captured forward pass
         # The current loss depends on these copies of the outputs, and on trained weights of the loss itself.
@@ -205,6 +204,7 @@ class _StepGraphs:
         self._loss_weights: list[paddle.Tensor] = []
         self._gradients: list[paddle.Tensor | None] = []  # of leaves and weights, None without a gradient
         self._overflow: paddle.Tensor
+        self._rounding = _LazyGraph(self._run_rounding, capture)
         self._forward = _LazyGraph(self._run_forward, capture)
         self._backward = _LazyGraph(self._run_backward, capture)
         apply: Callable[[TrainState], paddle.Tensor] = apply_update
@@ -220,12 +220,20 @@ class _StepGraphs:
     def _replay_forward(self, _state: TrainState, image: paddle.Tensor) -> Outputs:
         """Returns the outputs as leaves, at which the backward pass of the loss ends."""
         self._image.copy_(image, False)
+        # Between the two forward passes of a step with SAM, the weights move.
+        if self._weight_rounding is not None and (self.weights_changed or self._state.sam is not None):
+            self._rounding.replay()
+            self.weights_changed = False
         self._forward.replay()
         self._leaves = _as_leaves(self._outputs)
         return self._leaves
 
+    def _run_rounding(self) -> None:
+        assert self._weight_rounding is not None
+        self._copies = self._flat.rounded_weights(self._weight_rounding)
+
     def _run_forward(self) -> None:
-        with self._rounded_weights():
+        with rounded_weights(self._copies):
             self._outputs = forward(self._state, self._image)
 
     def _replay_backward(self, state: TrainState) -> None:
