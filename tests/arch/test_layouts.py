@@ -111,7 +111,9 @@ def _relative_difference(value: NDArray[Any], expected: NDArray[Any]) -> float:
 
 @pytest.mark.usefixtures("_float64")
 @pytest.mark.parametrize("masked", [False, True], ids=["generator", "masks"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [*FAMILIES[:4], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES[4:])]
+)
 def test_feature_maps_drop_the_same_pixels_in_both_layouts(
     name: str, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,12 @@ RUNS: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RUNS)
+QUICK = ("dropout", "accumulation", "compiled", "semi-supervised")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in RUNS]
+)
 def test_run_with_a_radius_near_0_equals_one_without_sam(kind: str, images: Path, tmp_path: Path) -> None:
     """Random numbers, statistics of BatchNorm, gradients and losses are those of a single pass."""
     found = []
@@ -141,8 +146,8 @@ def test_fused_kernels_train_the_weights_of_separate_operators(images: Path, tmp
 @pytest.mark.parametrize(
     ("script", "accumulate"),
     [
-        (LINEAR, 1),
         (CAPTURED, 2),
+        pytest.param(LINEAR, 1, marks=pytest.mark.slow),
         pytest.param(LINEAR, 2, marks=pytest.mark.slow),
         pytest.param(CAPTURED, 1, marks=pytest.mark.slow),
     ],

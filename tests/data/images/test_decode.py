@@ -90,7 +90,12 @@ def test_dali_decodes_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
         assert np.abs(found.astype(int) - expected).max() <= level * grey_levels(spec, name), name
 
 
-@pytest.mark.parametrize("kind", SPECS)
+QUICK = ("rgb", "grey", "four")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in SPECS]
+)
 def test_dali_rejects_like_numpy(kind: str, zoo: dict[str, bytes]) -> None:
     for name in split_zoo(SPECS[kind], zoo)[1]:
         with pytest.raises((DecodeError, RuntimeError)):

@@ -56,7 +56,7 @@ def test_kernel_search_on_a_cpu_is_not_changed(tmp_path: Path, monkeypatch: pyte
     assert model.run(images).shape == (40, description.width)
 
 
-@pytest.mark.parametrize("side", [27, 28])
+@pytest.mark.parametrize("side", [pytest.param(27, marks=pytest.mark.slow), 28])
 def test_padded_tokens_and_patches_are_those_of_the_trained_network(side: int, tmp_path: Path) -> None:
     """Merging pads the 7 tokens per side of 28 pixels. Images of 27 pixels have incomplete patches."""
     paddle.seed(1)

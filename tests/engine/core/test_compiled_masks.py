@@ -98,8 +98,8 @@ def train(model: nn.Layer, layout: str, sides: list[int], *, compiled: bool) -> 
 @pytest.mark.parametrize(
     ("name", "sides"),
     [
-        ("DeiT_tiny_patch16_224", [32, 32, 32]),
-        ("EfficientNetB0_small NHWC", [32, 48, 32, 48]),
+        pytest.param("DeiT_tiny_patch16_224", [32, 32, 32], marks=pytest.mark.slow),
+        pytest.param("EfficientNetB0_small NHWC", [32, 48, 32, 48], marks=pytest.mark.slow),
         ("MobileNetV3_small_x0_35 NCHW", [32, 48, 32, 48]),
         ("SqueezeNet1_1 NHWC", [40, 56, 40]),
         ("fully connected", [16, 24, 16, 24]),
