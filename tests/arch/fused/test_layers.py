@@ -19,6 +19,7 @@ from runs import GUARD
 
 from ppcls.arch import fuse as fusing
 from ppcls.arch.build import build_model
+from ppcls.arch.fused import max_pool
 from ppcls.arch.fused.batch_norm import batch_norm, normalize
 from ppcls.arch.fused.layers import find_kernel, fuse
 from ppcls.arch.kernels import fallback
@@ -96,6 +97,20 @@ def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
         f"{list(layer.weight.shape)}: Paddle's operators, because the kernels have no such depthwise "
         "convolution\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "numbers"), [((2,), (2, 2, 0)), ((3, None, 1), (3, 3, 1)), ((3, 2), (3, 2, 0))], ids=str
+)
+def test_fused_max_pooling_has_the_stride_of_its_window_by_default(
+    arguments: tuple[Any, ...], numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+    monkeypatch.setattr(max_pool, "max_pool", lambda _, *settings: called.append(settings))
+    layer = nn.MaxPool2D(*arguments, data_format="NHWC")
+    fuse(layer)
+    layer(paddle.randn([2, 9, 6, 8]))
+    assert called == [numbers]
 
 
 def test_fuse_copy_of_a_model_uses_its_own_weights() -> None:

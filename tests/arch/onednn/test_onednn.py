@@ -476,6 +476,21 @@ def test_fuse_leaves_float64_to_paddle(layer: str) -> None:
     np.testing.assert_array_equal(model(image).numpy(), own(image).numpy())
 
 
+def test_max_pooling_has_the_stride_of_its_window_by_default() -> None:
+    pooling = nn.MaxPool2D(3, data_format="NHWC")
+    own = copy.deepcopy(pooling)
+    fuse(pooling)
+    assert "forward" in vars(pooling)
+    results = []
+    for layer in (own, pooling):
+        x = _random((2, 7, 6, 4), 1)
+        y = layer(x)
+        y.backward(_random((2, 2, 2, 4), 2))
+        results.append((y.numpy(), x.grad.numpy()))
+    for expected, found in zip(*results, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_norm_of_a_single_pixel_is_left_to_paddle() -> None:
     """Paddle does not normalize it. Its only value is its mean, so oneDNN returns 0."""
     norm = nn.BatchNorm2D(4, data_format="NHWC")
