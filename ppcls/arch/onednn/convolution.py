@@ -4,6 +4,8 @@ Decisions:
 - For 1x1 kernels with a stride and few channels, oneDNN's gradient of the weights writes beyond the end of
   its scratchpad (https://github.com/uxlfoundation/oneDNN/issues/6035), which ends the process sooner or
   later. It is computed without a stride instead, from the pixels that the kernel reads.
+- For images of one channel, a horizontal stride and outputs that are one pixel wide, as of spectrograms whose
+  kernel covers all frequencies, oneDNN 3.6 does not write all outputs. Paddle computes these layers.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from ppcls.arch.onednn.library import (
     NHWC,
     Argument,
     Handle,
+    OneDnnUnavailableError,
     Primitive,
     Reorder,
     describe_primitive,
@@ -144,6 +147,11 @@ class _ConvolutionPrimitives:
         batch, height, width, channels = image
         outputs = weight[0]
         rows, columns = geometry.output_size((height, width), weight[2:])
+        if channels == columns == geometry.stride[0] == 1 < min(rows, geometry.stride[1]):
+            raise OneDnnUnavailableError(
+                f"oneDNN returns wrong outputs for one channel, stride {geometry.stride} and outputs that "
+                "are one pixel wide"
+            )
         self._input = [batch, height, width, channels]
         self._output = [batch, rows, columns, outputs]
         self._weight = list(weight)

@@ -182,6 +182,7 @@ def _infers(layer: nn.BatchNorm2D, x: Tensor) -> bool:
 
 
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
-    if x.dtype != paddle.float32:
+    fits = layer.ksize <= min(x.shape[1:3]) + 2 * layer.padding  # otherwise oneDNN ends the process
+    if x.dtype != paddle.float32 or not fits:
         return nn.MaxPool2D.forward(layer, x)
     return max_pool(x, layer.ksize, pooling_stride(layer), layer.padding)
