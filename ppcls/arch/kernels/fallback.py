@@ -43,6 +43,8 @@ _PROBLEMS: dict[type[nn.Layer], Callable[[Any], str | None]] = {
     nn.LayerNorm: find_layer_norm_problem,
     nn.Linear: lambda _: None,
 }
+# Classes of Paddle that compute nothing with weights of their own.
+_CONTAINERS = (nn.Layer, nn.Sequential, nn.LayerList, nn.LayerDict, nn.ParameterList)
 
 
 def report_unchanged(model: nn.Layer) -> None:
@@ -71,7 +73,7 @@ def _find_problem(layer: nn.Layer) -> str | None:
             return find_problem(layer) or subclass
     weights = layer.parameters(include_sublayers=False)
     paddles = next(base for base in type(layer).__mro__ if base.__module__.startswith("paddle."))
-    if weights and paddles is not nn.Layer:
+    if weights and paddles not in _CONTAINERS:
         return f"there is no kernel for {paddles.__name__}"
     return None
 

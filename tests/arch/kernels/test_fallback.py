@@ -111,6 +111,20 @@ def test_fused_layers_and_activations_have_no_line(lines: list[str]) -> None:
     assert lines == []
 
 
+class Tokens(nn.Sequential):  # type: ignore[misc]
+    """A sequence of layers with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, 8))
+        self.token = self.create_parameter([8])
+
+
+def test_containers_with_parameters_have_no_line(lines: list[str]) -> None:
+    token = paddle.create_parameter([8], "float32")
+    fuse(nn.LayerList([Tokens(), nn.ParameterList([token])]))
+    assert lines == []
+
+
 def _images(channels: int, side: int = 6) -> Tensor:
     return paddle.randn([2, side, side, channels])
 
