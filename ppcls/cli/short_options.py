@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # not needed for --help
     from ppcls.recipe.load import ConfigSource
 
 _EVAL = "DataLoader.Eval.dataset"
-_NAMES = "Infer.PostProcess.class_id_map_file"
 PART_KEYS = ("part", "val_share", "split_seed")  # keys of a random part of an image folder
 
 
@@ -133,8 +132,6 @@ def key_options(cls: type[Any]) -> list[Option]:
 def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     """Returns the keys of the folder of ``DataLoader.Train``, and of every other data set that has one.
 
-    Class names beside the IDX files of a config are those of its data, so they are read from the new folder.
-
     Raises:
         UserError: The config reads IDX files, and the folder has class folders instead.
     """
@@ -142,10 +139,6 @@ def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     overrides = {key: value for path in paths for key, value in _folder_keys(tree, path, folder).items()}
     if _reads_idx(tree, "DataLoader.Train"):
         _check_no_class_folders(overrides, folder, f"`{command_line('train', folder)}` trains on them")
-    images = node_at(tree, "DataLoader.Train.dataset.image_file")
-    names = node_at(tree, _NAMES)
-    if isinstance(images, str) and isinstance(names, str) and Path(images).parent == Path(names).parent:
-        overrides[_NAMES] = str(Path(folder) / Path(names).name)
     return overrides
 
 
@@ -164,7 +157,7 @@ def _folder_keys(tree: Tree, path: str, folder: str) -> dict[str, str]:
         tree: The config.
         path: Path of the data set, such as ``DataLoader.Train``.
         folder: Folder of the images; of an `IdxDataset`, the folder with files of the same names, which may
-            be decompressed.
+            differ in whether they are compressed.
     """
     if not _reads_idx(tree, path):
         return {f"{path}.dataset.image_root": folder}
@@ -173,8 +166,8 @@ def _folder_keys(tree: Tree, path: str, folder: str) -> dict[str, str]:
         if not isinstance(before := node_at(tree, key), str):
             continue  # the validation reports it
         file = Path(folder) / Path(before).name
-        plain = file.with_suffix("") if file.suffix == ".gz" else file
-        files[key] = str(plain if plain.exists() and not file.exists() else file)
+        other = file.with_suffix("") if file.suffix == ".gz" else file.with_name(f"{file.name}.gz")
+        files[key] = str(other if other.exists() and not file.exists() else file)
     return files
 
 

@@ -37,6 +37,7 @@ from ppcls.registry import import_user_module, suggest
 AnySection = TypeVar("AnySection", bound=Section)
 # If an override changes one of these keys, the config drops what was measured with other values.
 _TUNED = ("Arch.name", "Arch.data_format", "Global.fused_kernels")
+_NAMES = "Infer.PostProcess.class_id_map_file"
 _INSTALLED = Path(__file__).parents[1] / "configs"  # in a checkout, this is a link to configs/
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # characters that file names can't contain
 
@@ -97,6 +98,7 @@ class ConfigSource:
             ConfigError: The config has no place for a value.
         """
         tuned = [node_at(self.tree, path) for path in _TUNED]
+        folders = _data_folders(self.tree)
         for override in overrides:
             override.apply(self.tree)
             self.origins.pop(override.path, None)  # the last override of a path must be the last item
@@ -104,6 +106,25 @@ class ConfigSource:
         # Options of a command that resumes a run often repeat the values of the run.
         if [node_at(self.tree, path) for path in _TUNED] != tuned:
             mapping_at(self.tree, "Global").pop("autotuned", None)
+        if not any(f"{_NAMES}.".startswith(f"{path}.") for path in self.origins):
+            self._move_names(folders)
+
+    def _move_names(self, old_folders: tuple[Path, ...]) -> None:
+        """Reads the class names beside other training data, if the old names were beside the old data.
+
+        The old names would be wrong for the labels of the other data.
+
+        Args:
+            old_folders: Previous result of `_data_folders`.
+        """
+        names = node_at(self.tree, _NAMES)
+        folders = _data_folders(self.tree)
+        if not isinstance(names, str) or not folders:
+            return
+        old_folder = Path(names).parent
+        if {*old_folders} == {old_folder} and old_folder not in folders:
+            names = folders[-1] / Path(names).name
+            Override.of_value(_NAMES, names).apply(self.tree)  # no origin, because no option set it
 
     def load(self) -> Config:
         """Translates older keys, then returns the validated config. Must be called only once.
@@ -200,6 +221,21 @@ class ConfigSource:
         """Checks all text for its length, and for characters that file names can't contain."""
         if problems := list(_text_problems(self.tree, "")):
             raise self._error(problems)
+
+
+def _data_folders(tree: Tree) -> tuple[Path, ...]:
+    """Returns the folders of the images and of the labels for training.
+
+    Returns:
+        An empty tuple if the data set has no files of labels.
+    """
+    dataset = mapping_at(tree, "DataLoader.Train.dataset")
+    is_idx = dataset.get("name") == "IdxDataset"
+    images, labels = ("image_file", "label_file") if is_idx else ("image_root", "cls_label_path")
+    if not isinstance(dataset.get(images), str) or not isinstance(dataset.get(labels), str):
+        return ()
+    place = Path(dataset[images])
+    return place.parent if is_idx else place, Path(dataset[labels]).parent
 
 
 def _text_problems(node: Any, path: str) -> Iterator[str]:

@@ -224,6 +224,12 @@ def test_data_sets_the_folder_of_idx_files(tmp_path: Path, capsys: pytest.Captur
     evaluated = print_config(capsys, "--data", tmp_path, *arguments, command=evaluate)["DataLoader"]
     assert evaluated["Eval"] == loader["Eval"]
     assert evaluated["Train"] != loader["Train"]
+    (tmp_path / "t10k-labels-idx1-ubyte").rename(tmp_path / "t10k-labels-idx1-ubyte.gz")
+    plain = "DataLoader.Eval.dataset.label_file=t10k-labels-idx1-ubyte"
+    source = ConfigSource.read(ROOT / "configs" / "fashion_mnist_wrn.yaml")
+    source.apply([Override.parse(plain)])
+    key = "DataLoader.Eval.dataset.label_file"
+    assert set_eval_data(source.tree, str(tmp_path))[key] == str(tmp_path / "t10k-labels-idx1-ubyte.gz")
 
 
 @pytest.mark.parametrize("parts", ["", "train val"])

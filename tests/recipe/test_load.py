@@ -27,7 +27,7 @@ from ppcls.config.base.tree import copy_tree, node_at
 from ppcls.config.base.yaml import read_yaml
 from ppcls.data.transforms.specs import NormalizeImage, RandCropImage
 from ppcls.errors import UserError
-from ppcls.recipe.load import dump_config, load_config, validate
+from ppcls.recipe.load import ConfigSource, dump_config, load_config, validate
 from ppcls.recipe.schema import Config
 from ppcls.recipe.settings import Global
 
@@ -52,6 +52,32 @@ def test_load_shipped_config_survives_a_dump(
     monkeypatch.chdir(tmp_path)
     config = load_config(path)
     assert load_config(write(tmp_path, dump_config(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("config", "images", "labels"),
+    [
+        ("fashion_mnist_wrn", "image_file=other/train-images", "label_file=other/train-labels"),
+        ("quickstart", "image_root=other", "cls_label_path=other/train_list.txt"),
+    ],
+)
+def test_class_names_of_other_data_are_those_beside_it(config: str, images: str, labels: str) -> None:
+    """With the names of the config's own data, predictions for other data would have wrong names."""
+    path = ROOT / "configs" / f"{config}.yaml"
+    names = "Infer.PostProcess.class_id_map_file"
+    images, labels = (f"DataLoader.Train.dataset.{override}" for override in (images, labels))
+
+    def names_with(*overrides: str) -> Any:
+        source = ConfigSource.read(path)
+        source.apply(map(Override.parse, overrides))
+        return node_at(source.tree, names)
+
+    own = node_at(read_yaml(path), names)
+    assert names_with(images, labels) == "other/label_list.txt"
+    assert names_with(images) == names_with(labels) == own  # such as a list of some of the images
+    for chosen in (own, "mine.txt"):
+        assert names_with(images, labels, f"{names}={chosen}") == chosen
+    assert names_with(f"{names}=null", images, labels) is None
 
 
 def test_settings_of_parameters_survive_a_dump() -> None:
