@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.index.base import DECODER, Dataset
-from ppcls.data.index.class_names import check_labels
+from ppcls.data.index.class_names import check_labels, join_first
 from ppcls.data.index.pixels import PixelIndex
 from ppcls.errors import UserError, counted
 from ppcls.files import expand_home, read_regular
@@ -40,8 +40,8 @@ class IdxDataset(Dataset):
     ignored: ClassVar[Mapping[str, str]] = DECODER
 
     image_file: str
-    """File with the images, [N, height, width] or [N, height, width, 3] unsigned bytes, such as
-    `train-images-idx3-ubyte.gz`."""
+    """File with the images, such as `train-images-idx3-ubyte.gz`: unsigned bytes [N, height, width],
+    [N, height, width, 1] or [N, height, width, 3]."""
     label_file: str
     """File with the label of each image, [N] unsigned bytes, such as `train-labels-idx1-ubyte.gz`."""
 
@@ -63,8 +63,12 @@ class IdxDataset(Dataset):
         """
         image_file = Path(expand_home(self.image_file))
         label_file = Path(expand_home(self.label_file))
+        for file in (image_file, label_file):
+            _check_exists(file)
         pixels = read_idx(image_file)
         labels = read_idx(label_file)
+        if pixels.shape[3:] == (1,):
+            pixels = pixels[..., 0]
         if pixels.ndim not in (3, 4) or pixels.shape[3:] not in ((), (3,)) or 0 in pixels.shape:
             remedy = "set image_file of the dataset to the file of the images"
             if pixels.shape[1:2] == (3,) and pixels.ndim == 4:
@@ -108,6 +112,17 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             f"{'more' if len(content) > expected else len(content)}; download or copy the file again"
         )
     return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+
+
+def _check_exists(path: Path) -> None:
+    """Raises `UserError` if a file is missing and its folder has other files, which the message lists."""
+    if path.exists() or not path.parent.is_dir():
+        return
+    if files := sorted(file.name for file in path.parent.iterdir() if file.is_file()):
+        raise UserError(
+            f"{path}: no such file; its folder has {join_first(files)}; set image_file and label_file of "
+            "DataLoader.Train.dataset and DataLoader.Eval.dataset to IDX files"
+        )
 
 
 def _decompress(content: bytes, path: Path, limit: int) -> bytes:

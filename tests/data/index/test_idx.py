@@ -36,7 +36,7 @@ def write(folder: Path, images: np.ndarray[Any, Any], labels: np.ndarray[Any, An
 
 
 @pytest.mark.parametrize("width", [1, 4, 7])
-@pytest.mark.parametrize("channels", [(), (3,)])
+@pytest.mark.parametrize("channels", [(), (1,), (3,)])
 def test_pixels_and_labels_are_those_of_the_files(
     tmp_path: Path, channels: tuple[int, ...], width: int
 ) -> None:
@@ -45,7 +45,7 @@ def test_pixels_and_labels_are_those_of_the_files(
     assert index.labels.tolist() == [2, 0, 1, 1, 2]
     for position in range(5):
         decoded = cv2.imdecode(np.frombuffer(index.read(position), np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
-        expected = images[position] if channels else np.repeat(images[position][:, :, None], 3, axis=2)
+        expected = np.broadcast_to(images[position].reshape(6, width, -1), (6, width, 3))
         np.testing.assert_array_equal(decoded, expected)
     assert (index.name(4), index.where(4)) == (str(tmp_path / "images"), "image 4")
 
@@ -66,6 +66,21 @@ def test_files_that_do_not_belong_together(
 ) -> None:
     dataset = write(tmp_path, np.zeros(images, np.uint8), np.zeros(labels, np.uint8))
     with pytest.raises(UserError, match=text):
+        dataset.read(3)
+
+
+def test_error_lists_the_files_beside_a_missing_one(tmp_path: Path) -> None:
+    dataset = IdxDataset(
+        image_file=str(tmp_path / "train-images-idx3-ubyte.gz"),
+        label_file=str(tmp_path / "emnist-train-labels-idx1-ubyte.gz"),
+        transform_ops=CHAIN,
+    )
+    with pytest.raises(UserError, match="no such file; `ppcls dataset fashion-mnist --help`"):
+        dataset.read(3)
+    for part in ("labels-idx1", "images-idx3"):
+        (tmp_path / f"emnist-train-{part}-ubyte.gz").touch()
+    found = "its folder has emnist-train-images-idx3-ubyte.gz, emnist-train-labels-idx1-ubyte.gz; set image"
+    with pytest.raises(UserError, match=f"train-images-idx3-ubyte.gz: no such file; {found}"):
         dataset.read(3)
 
 
