@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import paddle
 import pytest
+from paddle import Tensor, nn
 from small_classifier import config_tree, write_config, write_image, write_names, write_weights
 
 from ppcls.arch.build import build_model
@@ -108,6 +109,26 @@ def test_grad_cam_of_transformer_is_that_of_an_image_not_of_attention_weights(
             maps.grad_cam(image, 1)
     else:
         assert maps.grad_cam(image, 1).shape == shape
+
+
+class Recurrent(nn.Layer):  # type: ignore[misc]
+    """A network whose logits are the last output of an LSTM, which reads the pixels of a feature map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2D(3, 4, 3)
+        self.lstm = nn.LSTM(4, 3)
+
+    def forward(self, image: Tensor) -> Tensor:
+        outputs, _ = self.lstm(self.conv(image).flatten(2).transpose([0, 2, 1]))
+        return outputs[:, -1]
+
+
+def test_grad_cam_without_gradients_in_evaluation_mode_is_an_error() -> None:
+    """Paddle's LSTM has none there. A run ends normally, and its report names this reason."""
+    maps = HeatMaps(Recurrent(), [], "NCHW")
+    with pytest.raises(UserError, match="can't compute the gradients of Recurrent in evaluation mode: "):
+        maps.grad_cam(np.zeros((1, 3, 8, 8), np.float32), 1)
 
 
 def test_heat_maps_of_random_transforms_are_an_error() -> None:

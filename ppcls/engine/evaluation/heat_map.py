@@ -119,7 +119,8 @@ class HeatMaps:
             class_id: Class whose logit is explained.
 
         Raises:
-            UserError: The model has no feature map, or its logits do not depend on the last one.
+            UserError: The model has no feature map, its logits do not depend on the last one, or Paddle
+                can't compute their gradients.
         """
         feature_maps: list[Tensor] = []
 
@@ -138,7 +139,14 @@ class HeatMaps:
             logits = self.model(tensor)
         if not isinstance(logits, Tensor) or not feature_maps:
             raise UserError(f"heat map: {type(self.model).__name__} has no feature map before its logits")
-        (gradient,) = paddle.grad(logits[0, class_id], feature_maps, allow_unused=True)
+        try:
+            (gradient,) = paddle.grad(logits[0, class_id], feature_maps, allow_unused=True)
+        except (RuntimeError, ValueError) as error:  # for example of an LSTM
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            name = type(self.model).__name__
+            raise UserError(
+                f"heat map: Paddle can't compute the gradients of {name} in evaluation mode: {reason}"
+            ) from error
         if gradient is None:
             raise UserError(f"heat map: {type(self.model).__name__} does not use its last feature map")
         channels = 3 if self._spatial == [1, 2] else 1
