@@ -22,6 +22,7 @@ Decisions:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -324,8 +325,9 @@ def count_updates(settings: TrainingSettings, split: Split, classes: int | None)
     """
     index = split.dataset.read(classes)
     world = read_launch().world_size
-    images = split.sampler.rows(world) * world * settings.update_freq
-    return len(index) // images * settings.epochs
+    steps = len(index) / (split.sampler.rows(world) * world)
+    steps = math.floor(steps) if split.sampler.drop_last else math.ceil(steps)
+    return math.ceil(steps / settings.update_freq) * settings.epochs
 
 
 def evaluated_share(

@@ -86,6 +86,27 @@ def test_choose_uses_a_way_whose_evaluation_failed(
         assert len(record.inference_images_per_second) == len(choice.inference)
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "update_freq", "drop_last", "updates"),
+    [(2, 1, False, 3), (2, 1, True, 2), (8, 1, False, 1), (2, 2, False, 2), (2, 8, False, 1)],
+)
+def test_counted_updates_are_those_of_the_run(
+    batch_size: int,
+    update_freq: int,
+    drop_last: bool,
+    updates: int,
+    make_config: Callable[..., Config],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of runs whose batches have more images than the data set, of 5 images here."""
+    config = make_config(Global__update_freq=update_freq, Global__epochs=10)
+    split = config.DataLoader.need_train()
+    sampler = split.sampler.model_copy(update={"batch_size": batch_size, "drop_last": drop_last})
+    monkeypatch.setattr(type(split.dataset), "read", lambda *_: range(5))
+    split = split.model_copy(update={"sampler": sampler})
+    assert module.count_updates(config.Global, split, None) == 10 * updates
+
+
 def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
     timer = Timer(RATES)
     chosen, rates = choose_for(make_config(**HALF), timer)
@@ -258,7 +279,7 @@ def test_autotune_short_run_measures_nothing(
     amp: dict[str, Any],
     layout: str,
 ) -> None:
-    monkeypatch.setattr(module, "MIN_UPDATES", 7)
+    monkeypatch.setattr(module, "MIN_UPDATES", 9)
     tuned = autotune(make_config(**amp))
     assert (tuned.Arch.data_format, tuned.Global.cuda_graph) == (layout, "auto")
     assert not card.measured
