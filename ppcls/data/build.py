@@ -351,10 +351,12 @@ def _build_order(
         group=group,
         global_batch_size=spec.fixed_global_batch,
     )
-    if training and order.global_batch > order.size:
+    if order.global_batch > order.size:
         whole = spec.fixed_global_batch is None and sizes is None and not order.drop_last
-        if whole and order.size >= world * group:  # as in PaddleClas, the only batch of an epoch is smaller
+        # As in PaddleClas, the only batch of an epoch is smaller. In evaluations, padding would take time.
+        if whole and order.size >= world * group:
             return replace(order, batch_size=-(-order.size // (world * group)) * group)
+    if training and order.global_batch > order.size:
         per_epoch = "" if order.size == len(index) else " per epoch"
         size = str(order.global_batch)
         if order.global_batch_size is None:

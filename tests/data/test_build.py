@@ -59,9 +59,10 @@ def test_evaluation_order_has_each_sample_once(config: Config) -> None:
     assert (order.group, order.drop_last, len(order)) == (1, False, 3)
 
 
+@pytest.mark.parametrize("place", ["Train", "Eval"])  # an evaluation would compute many rows of padding
 @pytest.mark.parametrize(("world", "rows"), [(1, 9), (2, 5), (4, 3), (9, 1)])
 def test_fewer_images_than_a_batch_are_one_batch_without_drop_last(
-    config: Config, world: int, rows: int
+    config: Config, world: int, rows: int, place: str
 ) -> None:
     split = config.DataLoader.need_train()
     sampler = {"name": "DistributedBatchSampler", "batch_size": 16, "drop_last": False}
@@ -69,7 +70,7 @@ def test_fewer_images_than_a_batch_are_one_batch_without_drop_last(
     steps = []
     for rank in range(world):
         runtime = Runtime(rank=rank, world_size=world)
-        order = build_loader(changed, "Train", runtime, config.Global, config.Arch, 3).order
+        order = build_loader(changed, place, runtime, config.Global, config.Arch, 3).order
         assert (len(order), order.batch_size) == (1, rows)
         steps.append(order.at(Cursor()))
     assert sorted(position for step in steps for position in step.indices[: step.valid]) == [*range(9)]
