@@ -115,16 +115,20 @@ def describe(results: Mapping[str, Mapping[int, AccuracyCurve]], accuracy: float
         in_all = mean(curve.seconds[-1] for curve in curves.values())
         lines.append(f"{framework:10} {text:36} {until:>14} {in_all:>10.0f}")
     if len(final) == 2 and all(len(values) > 1 for values in final.values()):
-        lines.append(_compare(*final.values()))
+        lines.append(_compare(final))
     return "\n".join(lines) + "\n"
 
 
-def _compare(first: Sequence[float], second: Sequence[float]) -> str:
-    """Compares the difference of two means with twice its standard error (Welch)."""
-    difference = mean(first) - mean(second)
-    noise = 2 * (stdev(first) ** 2 / len(first) + stdev(second) ** 2 / len(second)) ** 0.5
+def _compare(final: Mapping[str, Sequence[float]]) -> str:
+    """Compares the difference of two frameworks' means with twice its standard error (Welch)."""
+    (first, second), (values, others) = final.keys(), final.values()
+    difference = mean(values) - mean(others)
+    noise = 2 * (stdev(values) ** 2 / len(values) + stdev(others) ** 2 / len(others)) ** 0.5
     verdict = "exceeds" if abs(difference) > noise else "is within"
-    return f"the difference {difference:+.4f} {verdict} two standard errors of the seeds, {noise:.4f}"
+    return (
+        f"the difference {difference:+.4f} ({first} - {second}) {verdict} two standard errors of the seeds, "
+        f"{noise:.4f}"
+    )
 
 
 def _check_pytorch(options: AccuracyOptions) -> None:
@@ -230,12 +234,15 @@ def _lines(line: Sequence[str]) -> Iterator[tuple[str, float]]:
         line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
     ) as process:
         assert process.stdout is not None  # because of PIPE
-        last = ""
-        for last in process.stdout:
-            yield last, time.perf_counter() - start
+        reason = ""
+        for text in process.stdout:
+            # An error of ppcls may have several lines. The last line of another program is the reason.
+            reason = reason + text if reason.startswith("error: ") else text
+            yield text, time.perf_counter() - start
     if process.returncode:
         raise UserError(
-            f"the run ended with exit code {process.returncode}: {last.strip()}; see its log in --out"
+            f"the run ended with exit code {process.returncode}; its log is in --out: "
+            f"{reason.strip().removeprefix('error: ')}"
         )
 
 

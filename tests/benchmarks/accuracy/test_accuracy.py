@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def test_table_compares_the_difference_with_the_noise_of_the_seeds() -> None:
     lines = describe({"ppcls": ours, "PyTorch": theirs}, 0.94).splitlines()
     assert lines[1].split() == ["ppcls", "0.9550", "(0.9500", "to", "0.9600),", "seeds:", "2", "15", "20"]
     assert lines[2].split()[-5:] == ["1", "of", "2", "runs", "40"]
-    assert lines[3] == "the difference +0.0200 exceeds two standard errors of the seeds, 0.0141"
+    assert lines[3] == (
+        "the difference +0.0200 (ppcls - PyTorch) exceeds two standard errors of the seeds, 0.0141"
+    )
 
 
 def test_job_has_the_settings_of_the_config(tmp_path: Path) -> None:
@@ -231,6 +234,29 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_an_error(
 def test_run_without_accuracy_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert measure(tmp_path, "no evaluation") == 2
     assert "the run printed no top1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        (
+            "log\\nerror: labels, image 0: bad\\n  labels, image 1: bad",
+            "labels, image 0: bad\n  labels, image 1: bad",
+        ),
+        ("Traceback\\n  File\\nValueError: bad", "ValueError: bad"),
+    ],
+)
+def test_failed_run_is_reported_with_its_error(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    output: str,
+    shown: str,
+) -> None:
+    line = [sys.executable, "-c", f"print('{output}'); raise SystemExit(2)"]
+    monkeypatch.setattr("benchmarks.accuracy.command.ppcls_command", lambda *_words: line)
+    assert measure(tmp_path, '{"epoch": 1, "top1": 0.5}', "--frameworks", "ppcls") == 2
+    assert f"error: the run ended with exit code 2; its log is in --out: {shown}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
