@@ -177,7 +177,10 @@ def autotune(config: Config, checkpoint: Path | None = None) -> Config:
     rank_images = split.sampler.rows(read_launch().world_size) * settings.update_freq
     is_long = updates >= machine.min_updates and fits_limit(_MEASUREMENT, settings.time_limit)
     if machine.cores is not None:
-        seconds = estimate_update(arch.name, rank_images, settings.image_shape[1], machine.cores)
+        images = rank_images
+        if (unlabelled := config.DataLoader.UnLabelTrain) is not None:  # the network computes two views
+            images += 2 * unlabelled.sampler.rows(read_launch().world_size) * settings.update_freq
+        seconds = estimate_update(arch.name, images, settings.image_shape[1], machine.cores)
         if seconds is not None:
             is_long = saves_time(updates, seconds, settings.time_limit)
     if not machine.uses_cache and not is_long:
@@ -325,7 +328,8 @@ def count_updates(settings: TrainingSettings, split: Split, classes: int | None)
     """
     index = split.dataset.read(classes)
     world = read_launch().world_size
-    steps = len(index) / (split.sampler.rows(world) * world)
+    samples = len(split.sampler.build(index, world))  # some samplers have epochs of another size
+    steps = samples / (split.sampler.rows(world) * world)
     steps = math.floor(steps) if split.sampler.drop_last else math.ceil(steps)
     return math.ceil(steps / settings.update_freq) * settings.epochs
 

@@ -13,6 +13,7 @@ import pytest
 
 from ppcls.api import fit
 from ppcls.config.base.yaml import dump_yaml, parse_yaml
+from ppcls.data.sampling.samplers import ClassBalancedSampler
 from ppcls.engine.autotune import autotune as module
 from ppcls.engine.autotune import timing, ways
 from ppcls.engine.autotune.autotune import autotune, first_execution, list_open_settings, thread_counts
@@ -105,6 +106,16 @@ def test_counted_updates_are_those_of_the_run(
     monkeypatch.setattr(type(split.dataset), "read", lambda *_: range(5))
     split = split.model_copy(update={"sampler": sampler})
     assert module.count_updates(config.Global, split, None) == 10 * updates
+
+
+def test_counted_updates_are_those_of_a_sampler_with_longer_epochs(
+    make_config: Callable[..., Config],
+) -> None:
+    config = make_config(Global__epochs=10)
+    split = config.DataLoader.need_train()
+    sampler = ClassBalancedSampler(batch_size=8, samples=480)
+    split = split.model_copy(update={"sampler": sampler})
+    assert module.count_updates(config.Global, split, config.class_count(training=True)) == 600
 
 
 def test_choose_keeps_each_setting_that_is_faster(make_config: Callable[..., Config]) -> None:
@@ -420,6 +431,19 @@ def test_autotune_on_a_cpu_measures_threads(
     assert "uses NHWC, fused kernels, operator by operator, 8 threads; saved" in capsys.readouterr().err
     assert autotune(config).Global == tuned
     assert len(hyperthreads.measured) == 3
+
+
+def test_duration_of_an_update_includes_both_views_of_unlabelled_images(
+    make_config: Callable[..., Config], processor: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(module, "estimate_update", lambda _arch, images, *_: counts.append(images))
+    config = make_config(Global__device="cpu")
+    autotune(config)
+    data = config.DataLoader.model_copy(update={"UnLabelTrain": config.DataLoader.need_train()})
+    autotune(config.model_copy(update={"DataLoader": data}))
+    assert counts[1] == 3 * counts[0]
+    assert processor.measured
 
 
 @pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "PADDLE_LOCAL_SIZE", None])
