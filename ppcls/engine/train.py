@@ -261,7 +261,7 @@ def _train(run: Run, output_dir: Path, kept: OutcomeKeeper, note: str) -> None:
     except SignalExit as caught:
         failure = stopped = caught
         run.log(f"update {state.update}: {stopped}; the state of the run is in {output_dir}")
-    except BaseException as error:
+    except BaseException as error:  # also Ctrl-C in a notebook: hooks and the log get every reason
         failure = error
         if runtime.is_main:
             log_failure(run.checkpoints.root, state.update, error)

@@ -35,6 +35,11 @@ def _tracer() -> Any:
     return paddle.base.framework._dygraph_tracer()
 
 
+def name_of(dtype: Any) -> str:
+    """Returns the name of a dtype for messages, such as ``float16``."""
+    return str(dtype).rpartition(".")[2]
+
+
 def cast(tensor: Tensor, dtype: Any) -> Tensor:
     """Returns the tensor in another dtype. A tensor that has the dtype is not copied."""
     return tensor if tensor.dtype == dtype else tensor.astype(dtype)

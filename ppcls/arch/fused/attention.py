@@ -14,6 +14,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
+from ppcls.arch.fused.amp import name_of
 from ppcls.arch.fused.cuda import Kernels, address, contiguous, kernels
 
 _THREADS = 128  # threads per block; the same number as THREADS in attention.cu
@@ -53,7 +54,7 @@ def find_problem(width: int, dtype: Any, bias: Tensor | None, tokens: int) -> st
     """
     trained = bias is not None and not bias.stop_gradient
     if dtype not in DTYPES:
-        return f"the kernels need float16 or bfloat16, got {str(dtype).rpartition('.')[2]}"
+        return f"the kernels need float16 or bfloat16, got {name_of(dtype)}"
     if width not in _WIDTHS:
         return f"the kernels need heads of width 32 or 64, got {width}"
     if trained and tokens > _MOST_BIASED:

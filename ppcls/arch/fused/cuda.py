@@ -15,6 +15,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from ppcls.arch.fused.amp import name_of
 from ppcls.arch.kernels.errors import KernelsUnavailableError
 from ppcls.files import atomic_write, read_regular
 from ppcls.zoo import cache_folder
@@ -70,7 +71,7 @@ def fills_vectors(channels: int, dtype: Any) -> bool:
 def find_vector_problem(channels: int, dtype: Any) -> str | None:
     """Returns why the kernels can't process images with this number of channels; None if they can."""
     length = vector_length(dtype)
-    name = str(dtype).rpartition(".")[2]
+    name = name_of(dtype)
     if length == 0:
         return f"the kernels have no {name}"
     if channels % length != 0:

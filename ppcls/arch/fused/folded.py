@@ -177,8 +177,8 @@ class FoldedNorm(WeightCopies):
         fused = act is F.relu, shortcut is not None
         problem = find_problem_with_bias(*shapes, dtype, settings, *fused)
         if problem is not None:
-            sizes = f"images {list(x.shape[1:])} with weights {list(weight)}"
-            report(f"a convolution of {sizes} and the batch norm after it", problem, "two kernels")
+            kind = f"a convolution of {x.shape[-1]} channels with weights {list(weight)}"
+            report(f"{kind} and the batch norm after it", problem, "two kernels")
         return problem is None
 
     def run(self, x: Tensor, act: Activation | None, shortcut: Tensor | None) -> Tensor:

@@ -36,6 +36,7 @@ from ppcls.arch.kernels.geometry import (
     find_square_problem,
     geometry,
     pooling_stride,
+    window_fits,
 )
 from ppcls.arch.kernels.paddle_layers import (
     dilation_of,
@@ -200,7 +201,8 @@ def _widened_weight(layer: nn.Conv2D, channels: int, dtype: Any) -> Tensor:
 
 
 def _report_convolution(x: Tensor, weight: Sequence[int], problem: str) -> None:
-    report(f"a convolution of images {list(x.shape[1:])} with weights {list(weight)}", problem)
+    # Without the size of the images, which may change during a run
+    report(f"a convolution of {x.shape[-1]} channels with weights {list(weight)}", problem)
 
 
 def _splits_into_patches(layer: nn.Conv2D, x: Tensor, dtype: Any) -> bool:
@@ -267,7 +269,10 @@ def find_kernel(layer: nn.BatchNorm2D, x: Tensor) -> Callable[..., Tensor] | Non
 
 
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
-    if (problem := max_pool.find_problem(layer.ksize, x.shape[-1], x.dtype)) is not None:
+    problem = max_pool.find_problem(layer.ksize, x.shape[-1], x.dtype)
+    if not window_fits(layer, x):
+        problem = "its window is larger than the images"
+    if problem is not None:
         report("a max pooling", problem)
         return type(layer).forward(layer, x)
     return max_pool.max_pool(x, layer.ksize, pooling_stride(layer), layer.padding)
@@ -285,7 +290,7 @@ def _pool_squares(layer: nn.AvgPool2D, x: Tensor) -> Tensor:
     if paddle.is_grad_enabled():
         problem = "the kernels have no gradients"
     elif x.shape[1] % layer.ksize or x.shape[2] % layer.ksize:
-        problem = f"the kernels need images of whole squares, got {x.shape[1:3]}"
+        problem = f"the kernels need images of whole squares of {layer.ksize} pixels"
     if problem is not None:
         report("an average pooling", problem)
         return type(layer).forward(layer, x)

@@ -16,7 +16,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from ppcls.arch.fused.amp import cast, rounded
+from ppcls.arch.fused.amp import cast, name_of, rounded
 from ppcls.arch.fused.cuda import CudaUnavailableError, address, contiguous, current_stream, load_library
 from ppcls.arch.fused.gelu import compute_gelu, compute_gradients
 
@@ -40,7 +40,7 @@ Epilogue = Literal["none", "bias", "bias_gelu", "bias_gradient"]
 def find_problem(inputs: int, outputs: int, dtype: Any) -> str | None:
     """Returns why `multiply` can't compute a linear layer; None if it can."""
     if dtype not in _HALF:
-        return f"the kernels need float16 or bfloat16, got {str(dtype).rpartition('.')[2]}"
+        return f"the kernels need float16 or bfloat16, got {name_of(dtype)}"
     if inputs % 8 or outputs % 8:  # otherwise, the rows of the matrices are not aligned
         return f"the kernels need multiples of 8 features, got {inputs} and {outputs}"
     return None

@@ -13,7 +13,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from ppcls.arch.fused import attention, layer_norm, linear
-from ppcls.arch.fused.amp import amp_is_active, cast, compute_dtype
+from ppcls.arch.fused.amp import amp_is_active, cast, compute_dtype, name_of
 from ppcls.arch.fused.attention import Sequences
 from ppcls.arch.fused.cuda import find_vector_problem
 from ppcls.arch.fused.gelu import gelu
@@ -125,7 +125,7 @@ def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
 def _can_normalize(x: Tensor, dtype: Any) -> bool:
     problem = layer_norm.find_problem(x.shape[-1], dtype)
     if x.dtype not in (paddle.float32, dtype):
-        problem = f"the kernels can't map {x.dtype} to {dtype}"
+        problem = f"the kernels can't map {name_of(x.dtype)} to {name_of(dtype)}"
     if problem is not None:
         report("a layer norm or a residual sum", problem)
     return problem is None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paddle import nn
+from paddle import Tensor, nn
 
 from ppcls.arch.kernels.paddle_layers import (
     dilation_of,
@@ -100,6 +100,14 @@ def find_max_pooling_problem(layer: nn.MaxPool2D) -> str | None:
     if layer.return_mask or layer.ceil_mode:
         return "the kernels have neither return_mask nor ceil_mode"
     return None
+
+
+def window_fits(layer: nn.MaxPool2D, x: Tensor) -> bool:
+    """Returns whether images [B, H, W, C] are at least as large as the windows of a max pooling of squares.
+
+    For smaller images, oneDNN ends the process, and our kernel would be launched for no outputs.
+    """
+    return bool(layer.ksize <= min(x.shape[1:3]) + 2 * layer.padding)
 
 
 def find_mean_problem(layer: nn.AdaptiveAvgPool2D) -> str | None:

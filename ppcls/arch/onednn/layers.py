@@ -20,7 +20,13 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from ppcls.arch.kernels.geometry import find_max_pooling_problem, find_norm_problem, geometry, pooling_stride
+from ppcls.arch.kernels.geometry import (
+    find_max_pooling_problem,
+    find_norm_problem,
+    geometry,
+    pooling_stride,
+    window_fits,
+)
 from ppcls.arch.kernels.paddle_layers import epsilon_of, layout_of, normalized_axes
 from ppcls.arch.layers.conv_norm import ImageConv2D
 from ppcls.arch.layers.tokens import ChannelNorm
@@ -182,7 +188,6 @@ def _infers(layer: nn.BatchNorm2D, x: Tensor) -> bool:
 
 
 def _max_pool(layer: nn.MaxPool2D, x: Tensor) -> Tensor:
-    fits = layer.ksize <= min(x.shape[1:3]) + 2 * layer.padding  # otherwise oneDNN ends the process
-    if x.dtype != paddle.float32 or not fits:
+    if x.dtype != paddle.float32 or not window_fits(layer, x):
         return nn.MaxPool2D.forward(layer, x)
     return max_pool(x, layer.ksize, pooling_stride(layer), layer.padding)

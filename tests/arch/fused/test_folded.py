@@ -364,8 +364,8 @@ def test_kernel_that_is_wrong_is_not_used(
     error = capsys.readouterr().err
     assert error.count("\n") == 1, "one line per convolution"
     assert (
-        "images [5, 5, 8] with weights [16, 8, 3, 3] and the batch norm after it: two kernels, because "
-        f"{message}" in error
+        "a convolution of 8 channels with weights [16, 8, 3, 3] and the batch norm after it: two kernels, "
+        f"because {message}" in error
     )
 
 

@@ -93,7 +93,7 @@ def test_depthwise_convolution_without_a_kernel_is_computed_in_nchw(
     for own, fused in zip(*results, strict=True):
         np.testing.assert_allclose(fused, own, rtol=1e-5, atol=1e-5)
     assert capfd.readouterr().err == (
-        "fused kernels: a convolution of images [12, 11, 6] with weights "
+        "fused kernels: a convolution of 6 channels with weights "
         f"{list(layer.weight.shape)}: Paddle's operators, because the kernels have no such depthwise "
         "convolution\n"
     )

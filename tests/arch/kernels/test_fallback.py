@@ -156,7 +156,7 @@ SINGLE = "the kernels need a multiple of 4 channels in float32, got 6"
         (
             nn.Conv2D(8, 8, 3, padding=[0, 1, 0, 1], **NHWC),
             _images(8),
-            "a convolution of images [6, 6, 8] with weights [8, 8, 3, 3]",
+            "a convolution of 8 channels with weights [8, 8, 3, 3]",
             "cuDNN needs the same padding at opposite sides",
         ),
     ],
@@ -211,6 +211,31 @@ def test_only_the_layer_without_a_kernel_falls_back(
     np.testing.assert_allclose(network(image).numpy(), expected, rtol=1e-5, atol=1e-6)
     assert calls == [(16, 8, 3, 3), (32, 24, 3, 3)]
     assert lines == [
-        "a convolution of images [6, 6, 16] with weights [24, 16, 3, 3]: Paddle's operators, because "
+        "a convolution of 16 channels with weights [24, 16, 3, 3]: Paddle's operators, because "
         "CUDNN_STATUS_BAD_PARAM"
     ]
+
+
+def test_images_of_several_sizes_share_a_line(lines: list[str]) -> None:
+    layer = nn.Conv2D(8, 8, 3, padding=[0, 1, 0, 1], **NHWC)
+    pooling = nn.AvgPool2D(2, **NHWC)
+    fuse(nn.Sequential(layer, pooling))
+    with paddle.no_grad():
+        for side in (5, 7, 9):
+            layer(_images(8, side))
+            pooling(_images(8, side))
+    assert lines == [
+        "a convolution of 8 channels with weights [8, 8, 3, 3]: Paddle's operators, because cuDNN needs the "
+        "same padding at opposite sides",
+        "an average pooling: Paddle's operators, because the kernels need images of whole squares of 2 "
+        "pixels",
+    ]
+
+
+def test_window_that_is_larger_than_the_images_is_left_to_paddle(lines: list[str]) -> None:
+    layer = nn.MaxPool2D(3, **NHWC)
+    image = _images(8, 2)
+    expected = layer(image).numpy()
+    fuse(layer)
+    np.testing.assert_array_equal(layer(image).numpy(), expected)
+    assert lines == ["a max pooling: Paddle's operators, because its window is larger than the images"]
