@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
@@ -416,23 +424,38 @@ class Arch(ModelSection):
             raise ValueError("GoogLeNet does not support this option; remove it")
         return value
 
-    @field_validator(*ALL_OPTIONS)
+    @field_validator(*ALL_OPTIONS, mode="wrap")
     @classmethod
-    def _check_option(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_option(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         name = info.data.get("name")
         option = info.field_name
         assert option is not None
-        if name is None or value == cls.model_fields[option].default:
+        options = architecture(name).options if name is not None else ()
+        if name is None or option in options:
+            return handler(value)
+        default = cls.model_fields[option].default
+        try:
+            if handler(value) == default:
+                return default
+        except ValidationError:
+            pass  # the rules of the value are those of other architectures
+        families = ", ".join(families_with(option))
+        own = ", ".join(key for key in options if not key.startswith("use_fused")) or "none"
+        text = (
+            f"{name} has no such option; it exists only for {families}; remove it; "
+            f"options of {name} itself: {own}"
+        )
+        raise PydanticCustomError(EXPLAINED_KEY, "{text}", {"text": text})
+
+    @field_validator("img_size")
+    @classmethod
+    def _check_img_size(cls, value: int | None, info: ValidationInfo) -> int | None:
+        name = info.data.get("name")
+        if name is None or value is None:
             return value
-        entry = architecture(name)
-        if option not in entry.options:
-            families = ", ".join(families_with(option))
-            text = f"{name} has no such option; it exists only for {families}; remove it"
-            raise PydanticCustomError(EXPLAINED_KEY, "{text}", {"text": text})
-        if option == "img_size" and value is not None:
-            patch = info.data.get("patch_size") or entry.patch
-            if int(value) % patch:
-                raise ValueError(f"expected a multiple of {patch}, the side of {name}'s patches, got {value}")
+        patch = info.data.get("patch_size") or architecture(name).patch
+        if value % patch:
+            raise ValueError(f"expected a multiple of {patch}, the side of {name}'s patches, got {value}")
         return value
 
     @field_validator("data_format", "input_image_channel")

@@ -63,12 +63,30 @@ def test_momentum_of_batch_norm_is_that_of_the_config(name: str) -> None:
         (
             ["Arch.drop_path_rate=0.1"],
             "Arch.drop_path_rate: ResNet18 has no such option; "
-            f"it exists only for {', '.join(families_with('drop_path_rate'))}; remove it",
+            f"it exists only for {', '.join(families_with('drop_path_rate'))}; remove it; "
+            "options of ResNet18 itself: layer_type, use_first_short_conv, last_stage_stride, stem_act, "
+            "stride_list",
         ),
         (
             [f"Arch.name={SWIN}", "Arch.img_size=32"],
             f"Arch.img_size: {SWIN} has no such option; "
-            f"it exists only for {', '.join(families_with('img_size'))}; remove it",
+            f"it exists only for {', '.join(families_with('img_size'))}; remove it; "
+            f"options of {SWIN} itself: drop_path_rate, drop_rate, attn_drop_rate, shift_single_window",
+        ),
+        (
+            ["Arch.name=VGG16", "Arch.depth=4"],
+            "Arch.depth: VGG16 has no such option; it exists only for WideResNet; remove it; options of "
+            "VGG16 itself: none",
+        ),
+        (
+            ["Arch.name=VGG16", "Arch.wide_block=other"],
+            "Arch.wide_block: VGG16 has no such option; it exists only for WideResNet; remove it; options of "
+            "VGG16 itself: none",
+        ),
+        (
+            ["Arch.name=VGG16", "Arch.pretrained=True", "Arch.shift_single_window=False"],
+            "Arch.shift_single_window: VGG16 has no such option; it exists only for SwinTransformer; remove "
+            "it; options of VGG16 itself: none",
         ),
         ([f"Arch.name={SWIN}", "Arch.use_fused_attn=True"], "Arch.use_fused_attn: expected False, got True"),
         (
