@@ -225,7 +225,8 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
             continue
         done += 1
         images = batch.valid * settings.update_freq * state.runtime.world_size
-        run.reporter.advance(StepPosition(epoch, settings.epochs, done, updates_per_epoch, images))
+        left = run.limit.left
+        run.reporter.advance(StepPosition(epoch, settings.epochs, done, updates_per_epoch, images, left))
         recorded = done % settings.print_batch_step == 0 or done == updates_per_epoch
         if recorded:
             _record(run, meter, monitor, epoch, done)
@@ -249,7 +250,7 @@ def train_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonitor)
 def _record(run: Run, meter: Meter, monitor: NonFiniteMonitor, epoch: int, done: int) -> None:
     """Records loss and metrics of the updates since the last record."""
     run.state.runtime.progress.report("gathering the loss and metrics of all processes")
-    record = meter.record(epoch, done)
+    record = meter.record(epoch, done, run.limit.left)
     run.gap.add(record)
     run.reporter.record(record)
     if note := monitor.note():

@@ -87,12 +87,13 @@ class Meter:
         self._images += round(ranks[:, :, -1].sum())
         self._clear_unchecked()
 
-    def record(self, epoch: int, step: int) -> StepRecord:
+    def record(self, epoch: int, step: int, seconds_left: float = math.inf) -> StepRecord:
         """Returns the record of the log interval over all ranks, and starts a new interval.
 
         Args:
             epoch: Current epoch, from 1.
             step: Number of finished updates of the epoch.
+            seconds_left: Seconds until the run must end; infinite without a limit.
 
         Returns:
             The record. Its loss and metrics ignore batches with a non-finite loss. They are NaN if no loss is
@@ -108,6 +109,7 @@ class Meter:
         update = self._state.update
         per_epoch = self._state.updates_per_epoch
         remaining = (self._epochs - epoch + 1) * per_epoch - step
+        expected = remaining * seconds / max(1, update - self._first_update)
         record = StepRecord(
             epoch=epoch,
             epochs=self._epochs,
@@ -119,7 +121,7 @@ class Meter:
             learning_rate=self._state.learning_rate(update - 1),
             images_per_second=self._images / seconds,
             data_wait=self._wait.seconds / seconds,
-            eta_seconds=remaining * seconds / max(1, update - self._first_update),
+            eta_seconds=min(expected, max(0.0, seconds_left)),
             images=round(images),
         )
         self.reset()

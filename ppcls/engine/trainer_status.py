@@ -63,7 +63,7 @@ class TrainerStatus(Reporter):
         start, remaining = self._first
         if position.remaining < remaining:
             rate = (now - start) / (remaining - position.remaining)
-            self._remaining = round(rate * position.remaining)
+            self._remaining = round(position.eta(rate))
         self._percentage = min(100 * (steps - position.remaining) // max(steps, 1), 99)
 
     def finish(self) -> None:

@@ -101,7 +101,7 @@ class StepClock:
         if not self.is_due():
             return None
         seconds = self._shown - self._start
-        return f"{self._images / seconds:.1f} img/s", clock(position.remaining * seconds / self._steps)
+        return f"{self._images / seconds:.1f} img/s", clock(position.eta(seconds / self._steps))
 
 
 class LogFile(Reporter):

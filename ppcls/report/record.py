@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class StepPosition:
         step: Last finished step of the epoch, counted from 1.
         steps_per_epoch: Number of steps of one epoch.
         images: Number of images of this update, over all ranks.
+        seconds_left: Seconds until the run must end; infinite without a limit.
     """
 
     epoch: int
@@ -68,11 +70,16 @@ class StepPosition:
     step: int
     steps_per_epoch: int
     images: int
+    seconds_left: float = math.inf
 
     @property
     def remaining(self) -> int:
         """Number of steps until the end of the run."""
         return (self.epochs - self.epoch + 1) * self.steps_per_epoch - self.step
+
+    def eta(self, seconds_per_step: float) -> float:
+        """Returns the estimated seconds until the run ends: after its last step, or at its time limit."""
+        return min(self.remaining * seconds_per_step, max(0.0, self.seconds_left))
 
 
 @dataclass(frozen=True)

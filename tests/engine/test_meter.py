@@ -69,6 +69,11 @@ def test_meter_record_covers_time_since_the_previous_one(clock: Clock) -> None:
     assert record.data_wait == pytest.approx(2 / 8)
     assert record.eta_seconds == pytest.approx(4.0 * (1 + 3))  # 4 s per update, 4 updates left
 
+    for seconds_left, expected in ((9.5, 9.5), (-1.0, 0.0), (100.0, 4.0 * 3)):
+        step(meter, state, clock, [1.0, 1.0, 1.0], 1)
+        record = meter.record(epoch=3, step=0, seconds_left=seconds_left)
+        assert record.eta_seconds == pytest.approx(expected)
+
     step(meter, state, clock, [1.0, 1.0, 1.0], 1)
     record = meter.record(epoch=3, step=3)
     assert record.loss == pytest.approx(1.0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ppcls.engine import trainer_status as trainer_status_module
 from ppcls.engine.trainer_status import TrainerStatus, trainer_status
 from ppcls.report.record import EvalRecord, StepPosition
 
@@ -59,6 +62,17 @@ def test_finished_run_has_100_per_cent() -> None:
     reporter.close()
     assert posts[-1]["trainerStatus"]["progressPercentage"] == 100
     assert posts[-1]["trainerStatus"]["estimatedRemainingSeconds"] == 0
+
+
+def test_remaining_time_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    posts: list[Any] = []
+    now = itertools.count(step=10)
+    monkeypatch.setattr(trainer_status_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    reporter = TrainerStatus(posts.append)
+    for step in (1, 2):
+        reporter.advance(StepPosition(1, 2, step, steps_per_epoch=4, images=8, seconds_left=25.0))
+    reporter.close()
+    assert posts[-1]["trainerStatus"]["estimatedRemainingSeconds"] == 25  # without the limit 60
 
 
 def test_endpoint_that_fails_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:

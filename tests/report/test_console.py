@@ -241,6 +241,12 @@ def test_plain_console_shows_a_step_that_takes_long(seconds: list[float]) -> Non
     seconds[0] += 14
     console.advance(StepPosition(1, 2, 3, 30, 8))
     assert len(stream.getvalue().splitlines()) == 2
+    seconds[0] += 16
+    console.advance(StepPosition(1, 2, 4, 30, 8, seconds_left=70.0))
+    assert stream.getvalue().endswith(" eta 0:01:10\n")
+    seconds[0] += 16
+    console.advance(StepPosition(1, 2, 5, 30, 8, seconds_left=-1.0))
+    assert stream.getvalue().endswith(" eta 0:00:00\n")
 
 
 def test_live_console_moves_the_bar_from_the_first_step(seconds: list[float]) -> None:

@@ -72,7 +72,7 @@ def fit_head_epoch(run: Run, requests: SaveStopRequests, monitor: NonFiniteMonit
         state.runtime.progress.mark_first_step()
         state.runtime.progress.report(f"features of {finished} of {counted(total, 'image')}")
         done = math.ceil(min(finished, total) / rows)
-        run.reporter.advance(StepPosition(1, 1, done, math.ceil(total / rows), images))
+        run.reporter.advance(StepPosition(1, 1, done, math.ceil(total / rows), images, limit.left))
         if images <= rows:  # otherwise, they come from the cache
             limit.measure(images)
         requests.check()

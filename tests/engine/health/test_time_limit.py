@@ -129,6 +129,12 @@ def test_a_run_that_becomes_faster_again_uses_all_updates() -> None:
     assert positions[-1] == pytest.approx(99, abs=0.1)
 
 
+def test_remaining_time_in_the_log_is_at_most_that_of_the_limit() -> None:
+    clock = Clock()
+    _, _, _, notes = train(make_limit(clock, 1e-3), clock, lambda _: 1e-5)
+    assert 0 <= notes.steps[0].eta_seconds <= 1e-3  # without the limit, 9 more epochs of real time
+
+
 def test_slow_evaluations_count() -> None:
     clock = Clock()
     state, positions, _, notes = train(make_limit(clock, 100), clock, lambda _: 1.0, evaluation=15.0)
