@@ -5,7 +5,7 @@ Without them, nobody would notice which part of a network is slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -47,7 +47,7 @@ _PROBLEMS: dict[type[nn.Layer], Callable[[Any], str | None]] = {
 _CONTAINERS = (nn.Layer, nn.Sequential, nn.LayerList, nn.LayerDict, nn.ParameterList)
 
 
-def report_unchanged(model: nn.Layer) -> None:
+def report_unchanged(model: nn.Layer, kinds: Collection[type[nn.Layer]] = _PROBLEMS) -> None:
     """Prints one line for each class of layers that was not fused, and each reason.
 
     These are layers of a kind that has kernels, and other layers of Paddle with weights. Activations have no
@@ -55,22 +55,23 @@ def report_unchanged(model: nn.Layer) -> None:
 
     Args:
         model: Model whose other layers have been fused.
+        kinds: Classes of layers that have kernels; by default those on GPUs.
     """
     names: dict[tuple[str, str], list[str]] = {}
     for name, layer in model.named_sublayers(include_self=True):
-        if "forward" not in vars(layer) and (problem := _find_problem(layer)) is not None:
+        if "forward" not in vars(layer) and (problem := _find_problem(layer, kinds)) is not None:
             names.setdefault((type(layer).__name__, problem), []).append(name or "the network")
     for (kind, problem), layers in names.items():
         others = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
         report(f"{layers[0]} ({kind}){others}", problem)
 
 
-def _find_problem(layer: nn.Layer) -> str | None:
+def _find_problem(layer: nn.Layer, kinds: Collection[type[nn.Layer]]) -> str | None:
     """Returns why a layer was not fused; None if nothing of its kind is."""
-    for kind, find_problem in _PROBLEMS.items():
+    for kind in kinds:
         if isinstance(layer, kind):
             subclass = f"a subclass of {kind.__name__} may compute something else"
-            return find_problem(layer) or subclass
+            return _PROBLEMS[kind](layer) or subclass
     weights = layer.parameters(include_sublayers=False)
     paddles = next(base for base in type(layer).__mro__ if base.__module__.startswith("paddle."))
     if weights and paddles not in _CONTAINERS:

@@ -20,6 +20,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
+from ppcls.arch.kernels.fallback import report
 from ppcls.arch.kernels.geometry import (
     find_max_pooling_problem,
     find_norm_problem,
@@ -40,7 +41,9 @@ from ppcls.arch.onednn.linear import multiply, multiply_matrices
 from ppcls.arch.onednn.max_pool import max_pool
 from ppcls.arch.onednn.permutation import permute
 from ppcls.arch.onednn.softmax import softmax
-from ppcls.files import print_error
+
+# Classes of Paddle that have oneDNN's layers, see `fuse`.
+KINDS = (nn.Conv2D, nn.BatchNorm2D, nn.Linear, nn.LayerNorm, nn.MaxPool2D)
 
 
 def fuse(model: nn.Layer, *, constant: bool = False) -> int:
@@ -91,8 +94,7 @@ def _replace_forward(layer: nn.Layer, forward: Callable[..., Tensor]) -> None:
         try:
             return forward(layer, *inputs)
         except OneDnnUnavailableError as error:
-            name = f"{layer.full_name()}, a {type(layer).__name__},"
-            print_error(f"warning: {name} is computed by Paddle, because {error}")
+            report(type(layer).__name__, str(error))
             layer.forward = MethodType(type(layer).forward, layer)
             output: Tensor = layer.forward(*inputs)
             return output

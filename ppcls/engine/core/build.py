@@ -23,7 +23,9 @@ from paddle import nn
 
 from ppcls.arch.fuse import fuse
 from ppcls.arch.kernels.errors import KernelsUnavailableError
+from ppcls.arch.kernels.fallback import report_unchanged
 from ppcls.arch.layers.drop_path import StepMasks, attach_masks
+from ppcls.arch.onednn.layers import KINDS
 from ppcls.data.build import add_unlabelled, build_loader
 from ppcls.data.index.protocol import positive_rates
 from ppcls.data.loaders.batch import Loader
@@ -170,6 +172,8 @@ def _fuse(model: nn.Layer, name: str, runtime: Runtime) -> None:
         raise UserError(
             f"{key}: {name} has no convolution or batch norm in NHWC; set Arch.data_format=NHWC, or {fix}"
         )
+    if runtime.device == "cpu":  # `fuse` reports those on a GPU
+        report_unchanged(model, KINDS)
 
 
 def rate_scale(settings: TrainingSettings, order: Order) -> RateScale | None:
