@@ -129,10 +129,13 @@ class LabelsOptions:
 @dataset_command("labels", LabelsOptions)
 def labels(options: LabelsOptions) -> None:
     """Writes ``metadata.csv``."""
+    from ppcls.data.images.paths import explain_file
     from ppcls.data.index.class_names import join_first
     from ppcls.dataset_tools.labels import LabelColumns, read_labels, write_metadata
 
     images = options.images or options.table.parent
+    if images.is_file():
+        raise UserError(f"--images {images}: {explain_file(images)}")
     if not images.is_dir():
         raise UserError(f"--images {images}: no such folder")
     files = read_labels(options.table, images, LabelColumns(options.file_column, options.label_column))

@@ -232,6 +232,7 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
     Raises:
         ppcls.errors.UserError: The folder or list is missing, empty or invalid.
     """
+    from ppcls.data.images.paths import ARRAY_SUFFIXES, explain_records
     from ppcls.data.index.class_folders import check_are_classes, list_class_folders, read_metadata
     from ppcls.data.index.class_names import read_all_class_names, read_class_names
     from ppcls.data.index.files import read_folder
@@ -250,10 +251,11 @@ def read_source(source: Path, options: LabelledImagesOptions) -> tuple[FileIndex
             f"{source}: no such folder or list file; expected a folder with one subfolder of images per "
             f"class, or a list file of 'path label'{explain_missing_folder(source)}"
         )
-    if source.suffix in SHARD_SUFFIXES:
+    suffix = source.suffix.lower()
+    if suffix in (*SHARD_SUFFIXES, *ARRAY_SUFFIXES) or explain_records(source.name):
         raise UserError(
             f"{source}: expected a folder with one subfolder per class, or a list file of 'path label', "
-            "found a container"
+            f"found {'a file of arrays' if suffix in ARRAY_SUFFIXES else 'a container'}"
         )
     index = options.read_list(source)
     names = read_class_names(options.names, int(index.labels.max()) + 1) if options.names else ()

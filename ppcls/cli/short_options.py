@@ -133,12 +133,12 @@ def set_train_data(tree: Tree, folder: str) -> dict[str, Any]:
     """Returns the keys of the folder of ``DataLoader.Train``, and of every other data set that has one.
 
     Raises:
-        UserError: The config reads IDX files, and the folder has class folders instead.
+        UserError: The config reads IDX files, and the folder is a file or has class folders instead.
     """
     paths = ["DataLoader.Train", *(path for path in splits(tree) if _has_folder(tree, path))]
     overrides = {key: value for path in paths for key, value in _folder_keys(tree, path, folder).items()}
     if _reads_idx(tree, "DataLoader.Train"):
-        _check_no_class_folders(overrides, folder, f"`{command_line('train', folder)}` trains on them")
+        _check_idx_folder(overrides, folder, f"`{command_line('train', folder)}` trains on them")
     return overrides
 
 
@@ -171,8 +171,8 @@ def _folder_keys(tree: Tree, path: str, folder: str) -> dict[str, str]:
     return files
 
 
-def _check_no_class_folders(files: Mapping[str, str], folder: str, remedy: str) -> None:
-    """Checks that a folder is no image folder, if it lacks the IDX files of a config.
+def _check_idx_folder(files: Mapping[str, str], folder: str, remedy: str) -> None:
+    """Checks that a folder is no file and no image folder, if it lacks the IDX files of a config.
 
     Args:
         files: Paths of the IDX files, by their keys.
@@ -180,15 +180,20 @@ def _check_no_class_folders(files: Mapping[str, str], folder: str, remedy: str) 
         remedy: What to do with class folders, for the message.
 
     Raises:
-        UserError: The folder has class folders, and none of the files.
+        UserError: The folder is a file, or has class folders and none of the files.
     """
     if any(Path(file).exists() for file in files.values()):
         return
+    name = Path(next(iter(files.values()), "")).name
+    if Path(folder).is_file():
+        raise UserError(
+            f"{folder}: expected a folder with IDX files, which this config reads, such as {name}, found a "
+            "file; docs/data.md#sources lists what other configs read"
+        )
     from ppcls.data.index.class_names import join_first  # imports NumPy, which --help does not need
     from ppcls.recipe.folder_hints import list_filled_classes
 
     if classes := list_filled_classes(Path(folder)):
-        name = Path(next(iter(files.values()))).name
         raise UserError(
             f"{folder}: expected IDX files, which this config reads, such as {name}, found class folders "
             f"({join_first(classes)}); {remedy}"
@@ -239,14 +244,14 @@ def set_eval_data(tree: Tree, folder: str) -> dict[str, Any]:
     If a random part of the training folder was kept for evaluation, another folder is evaluated as a whole.
 
     Raises:
-        UserError: The config reads IDX files, and the folder has class folders instead.
+        UserError: The config reads IDX files, and the folder is a file or has class folders instead.
     """
     overrides: dict[str, Any] = {}
     for path in _eval_splits(tree):
         overrides |= _folder_keys(tree, path, folder)
     if _reads_idx(tree, "DataLoader.Eval"):
         keys = {f"{_EVAL}.name": "ImageFolderDataset", f"{_EVAL}.image_root": folder}
-        _check_no_class_folders(overrides, folder, f"instead of --data, use {set_keys(keys)}")
+        _check_idx_folder(overrides, folder, f"instead of --data, use {set_keys(keys)}")
     return overrides | _whole_folder(tree, folder)
 
 

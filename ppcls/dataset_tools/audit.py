@@ -16,7 +16,7 @@ from ppcls.audit.duplicates import find_duplicates
 from ppcls.audit.findings import Audit, audit
 from ppcls.audit.images import Pictures, read_copies
 from ppcls.audit.neighbours import Neighbours, find_neighbours
-from ppcls.data.images.paths import find_images
+from ppcls.data.images.paths import explain_file, find_images
 from ppcls.data.images.skipped import describe_skipped
 from ppcls.data.index.class_folders import find_class_root, list_class_folders
 from ppcls.data.index.files import FileIndex, list_files, read_folder
@@ -70,6 +70,8 @@ def find_pictures(root: Path, *, follow_links: bool = False) -> AuditSource:
     Raises:
         UserError: The folder is missing or has no pictures.
     """
+    if root.is_file():
+        raise UserError(f"{root}: {explain_file(root)}")
     if not root.is_dir():
         raise UserError(
             f"{root}: no such folder; expected a folder with one subfolder of pictures per class"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ppcls.commands import command_line
+from ppcls.data.images.paths import explain_records
 from ppcls.data.index.class_folders import (
     METADATA,
     find_class_root,
@@ -20,7 +21,7 @@ from ppcls.files import IMAGE_EXTENSIONS, is_system_folder, one_line
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
-_LISTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+_LISTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx")
 
 
 def explain_missing_folder(root: Path) -> str:
@@ -37,6 +38,8 @@ def explain_missing_folder(root: Path) -> str:
         return (
             f"; {models[-1]} is an architecture: `{command_line('train', 'FOLDER', '--model', models[-1])}`"
         )
+    if records := explain_records(root.name):
+        return f"; {records}"
     if suffix in _ARCHIVES:
         return "; unpack this archive first"
     if suffix in _LISTS:
@@ -104,11 +107,19 @@ def explain_too_few_classes(folder: Path) -> str:
         images_below = counted(below, "image")
         return f"; {children[0]} contains {images_below} itself: put them into one subfolder per class"
     if not images:
-        return ""
+        return _suggest_dataset(folder)
     has_siblings = len(_class_folders(folder.parent)) > 1 and folder.parent != Path(folder.parent.anchor)
     if has_siblings and not children and any(map(_count_images, _siblings(folder))):
         return f"; it contains {counted(images, 'image')} of one class; did you mean {folder.parent}?"
     return f"; it contains {counted(images, 'image')} itself: put them into one subfolder per class"
+
+
+def _suggest_dataset(folder: Path) -> str:
+    """Returns how to read the first file of many images in a folder; "" without such a file."""
+    for name in sorted(entry.name for entry in folder.iterdir()):
+        if records := explain_records(name):
+            return f"; for {name}, {records}"
+    return ""
 
 
 def explain_table() -> str:

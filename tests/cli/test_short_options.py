@@ -255,6 +255,10 @@ def test_class_folders_for_a_config_of_idx_files(
         assert command(arguments) == 2
         expected = f"{found}{file}, found class folders (cat, dog); {remedy}\n"
         assert capsys.readouterr().err == expected
+    (tmp_path / "mnist.npz").touch()
+    for command in (train, evaluate):
+        assert command([*arguments[:-1], str(tmp_path / "mnist.npz")]) == 2
+        assert "found a file; docs/data.md#sources lists what other" in capsys.readouterr().err
 
 
 def sizes_of(config: Any) -> list[Any]:

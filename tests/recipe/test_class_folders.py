@@ -229,7 +229,22 @@ def test_output_beside_train_and_val_is_accepted(tmp_path: Path) -> None:
         ("my run.yaml", "this is a config, not a folder of images; to use it, write -c '{}'"),
         ("list.TXT", "this is a list, not a folder of images; `ppcls dataset labels TABLE --images FOLDER`"),
         ("pets.zip", "this is an archive, not a folder of images; unpack it first"),
-        ("cat.jpg", "this is a file, not a folder of images"),
+        ("cat.jpg", "this is one image, not a folder of images; name the folder that contains"),
+        ("mnist.npz", "this is a file of arrays, not a folder of images; write the images as PNG files"),
+        ("x.PKL", "this is a file of arrays, not a folder of images; write the images as PNG files"),
+        ("a.other", "this is a file, not a folder of images; docs/data.md#sources lists what ppcls reads"),
+        *(
+            (name, f"this is a file, not a folder of images; {dataset} reads it: set DataLoader.Train.")
+            for name, dataset in {
+                "train-images-idx3-ubyte.gz": "IdxDataset",
+                "t10k-labels-idx1-ubyte": "IdxDataset",
+                "cifar-10-python.tar.gz": "Cifar10",
+                "a.parquet": "ParquetDataset",
+                "a.tfrecord": "TFRecordDataset",
+                "a.rec": "RecordIODataset",
+                "data.mdb": "LMDBDataset",
+            }.items()
+        ),
     ],
 )
 def test_a_file_instead_of_a_folder_is_explained(tmp_path: Path, name: str, text: str) -> None:

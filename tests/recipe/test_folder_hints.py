@@ -84,6 +84,35 @@ def test_used_output_folder_does_not_hide_the_advice(
     assert ("already holds a run" in message) == (words in ([], ["-c", "CONFIG"]))
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["stats", "mnist.npz"], "found a file of arrays"),
+        (["split", "a.parquet", "--out", "lists"], "found a container"),
+        (["audit", "mnist.npz"], "this is a file of arrays, not a folder of images"),
+        (["labels", "a.csv", "--images", "mnist.npz"], "this is a file of arrays, not a folder of images"),
+    ],
+)
+def test_data_set_tools_explain_a_file_that_is_no_folder(
+    words: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mnist.npz", "a.parquet", "a.csv"):
+        (tmp_path / name).touch()
+    assert dataset(words) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_folder_of_containers_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "0001.tfrecord").touch()
+    with pytest.raises(UserError, match=r"found none; for 0001\.tfrecord, TFRecordDataset reads it: set "):
+        load_config("finetune", [f"{ROOT_KEY}={tmp_path}"])
+
+
 @pytest.mark.parametrize("words", [["stats"], ["audit"], ["split", "--out", "lists"]])
 def test_data_set_tools_explain_a_missing_folder(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,17 @@ from ppcls.errors import UserError
 from ppcls.files import IMAGE_EXTENSIONS, is_image_name, is_system_folder
 
 NOT_REGULAR = "not a regular file"
+ARRAY_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".mat", ".pkl", ".pickle")
+_SOURCES = "docs/data.md#sources"
+# Names of files with many images, in lower case, and the data sets that read them.
+_DATASETS = {
+    r".*-idx\d-ubyte(\.gz)?": "IdxDataset",
+    r"cifar-10-python\.tar\.gz": "Cifar10",
+    r".*\.tfrecords?": "TFRecordDataset",
+    r".*\.rec": "RecordIODataset",
+    r"data\.mdb": "LMDBDataset",
+    r".*\.parquet": "ParquetDataset",
+}
 
 
 def find_images(paths: Sequence[Path], report: Callable[[str], None] = lambda _line: None) -> list[Path]:
@@ -68,6 +79,8 @@ def find_images(paths: Sequence[Path], report: Callable[[str], None] = lambda _l
 
 def explain_file(path: Path) -> str:
     """Returns what to do with a file that was named instead of a folder of images."""
+    if records := explain_records(path.name):
+        return f"this is a file, not a folder of images; {records}"
     match path.suffix.lower():
         case ".yaml" | ".yml":
             return (
@@ -85,8 +98,26 @@ def explain_file(path: Path) -> str:
             return "this is a file, not a folder of images; `ppcls dataset labels` reads classes from a table"
         case ".zip" | ".tar" | ".gz" | ".tgz" | ".7z" | ".rar":
             return "this is an archive, not a folder of images; unpack it first"
+        case suffix if suffix in ARRAY_SUFFIXES:
+            return (
+                "this is a file of arrays, not a folder of images; write the images as PNG files into one "
+                f"subfolder per class, or let PythonDataset read them ({_SOURCES})"
+            )
+        case suffix if suffix in IMAGE_EXTENSIONS:
+            return (
+                "this is one image, not a folder of images; name the folder that contains the folders of the "
+                "classes"
+            )
         case _:
-            return "this is a file, not a folder of images"
+            return f"this is a file, not a folder of images; {_SOURCES} lists what ppcls reads"
+
+
+def explain_records(name: str) -> str:
+    """Returns what to do with a file of many images, from its name; "" for any other file."""
+    for pattern, dataset in _DATASETS.items():
+        if re.fullmatch(pattern, name.lower()):
+            return f"{dataset} reads it: set DataLoader.Train.dataset.name in a config ({_SOURCES})"
+    return ""
 
 
 def read_paths(lines: Iterable[bytes]) -> list[Path]:

@@ -280,9 +280,10 @@ def list_files(files: Sequence[Path]) -> FileIndex:
 
 
 def _check_folder(root: Path) -> None:
+    if root.is_file():
+        raise UserError(f"{root}: {explain_file(root)}")
     if not root.is_dir():
-        reason = explain_file(root) if root.is_file() else "no such folder"
-        raise UserError(f"{root}: {reason}; set image_root to the folder of the images")
+        raise UserError(f"{root}: no such folder; set image_root to the folder of the images")
 
 
 def _check_paths(index: FileIndex, follow_links: bool, folders: NDArray[np.bytes_] | None = None) -> None:
