@@ -208,7 +208,9 @@ def _read_samples(source: ModelSource, settings: BundleSettings) -> ImageSamples
     samples = None
     if source.config is not None:
         config = source.config
-        samples, reason = read_evaluation(config.DataLoader, config.Arch, source.file, settings.samples)
+        samples, reason = read_evaluation(
+            config.DataLoader, config.Arch, source.file, settings.samples, source.unread
+        )
     if samples is None:
         raise UserError(
             f"--format bundle needs images for golden samples: {reason}; pass some with --golden-data FOLDER"

@@ -176,7 +176,7 @@ def export_model(
     description = description.with_rejection(_exported_rule(source))
     ops = description.chain()
     calibration = _read_calibration(
-        config.DataLoader.Train, None if arch.embeds else arch.class_num, settings
+        config.DataLoader.Train, None if arch.embeds else arch.class_num, source.unread, settings
     )
     network = load_network(arch, losses, source.file)
     if isinstance(network, EmbeddingNetwork):
@@ -240,7 +240,9 @@ def export_model(
             reason = None
             if preprocess != "all":
                 count = settings.evaluation_images
-                evaluation, reason = read_evaluation(config.DataLoader, arch, source.file, count)
+                evaluation, reason = read_evaluation(
+                    config.DataLoader, arch, source.file, count, source.unread
+                )
             if evaluation is not None or settings.precision != "float32" or not is_exact:
                 exported = exporter.load(file, description.with_record(record), runtime)
                 comparison = _compare(exported, run_trained, description, ops, evaluation)
@@ -292,7 +294,7 @@ def _load_gpu_network(arch: AnyArch, losses: Losses, weights: Path, *, transpose
 
 
 def _read_calibration(
-    split: Split | None, classes: int | None, settings: PrecisionSettings
+    split: Split | None, classes: int | None, unread: Sequence[str], settings: PrecisionSettings
 ) -> ImageSamples | None:
     """Returns the calibration images for int8, or None for other precisions.
 
@@ -305,7 +307,7 @@ def _read_calibration(
         samples = read_files(settings.calibration_data)
     else:
         try:
-            samples = read_split(split, "Train", classes)
+            samples = read_split(split, "Train", classes, unread)
         except UserError as error:
             raise UserError(
                 f"--precision int8 needs training images for calibration: {error}; pass images with "
@@ -341,15 +343,23 @@ def _calibration_batches(samples: ImageSamples, ops: Sequence[Op]) -> list[Array
 
 
 def read_evaluation(
-    data: DataLoader, arch: AnyArch, weights: Path, count: int
+    data: DataLoader, arch: AnyArch, weights: Path, count: int, unread: Sequence[str] = ()
 ) -> tuple[ImageSamples | None, str | None]:
-    """Returns at most ``count`` evaluation images, or the reason why there are none."""
+    """Returns at most ``count`` evaluation images, or the reason why there are none.
+
+    Args:
+        data: Data sets of the model.
+        arch: Architecture of the model.
+        weights: Checkpoint of the model.
+        count: Maximum number of images.
+        unread: See `ModelSource`.
+    """
     try:
         data, notes = label_by_names(data, arch.class_num, weights)
         warn_of_labels(notes)
         key, split = next(iter(data.evaluated.items()), ("Eval", None))
         classes = None if arch.embeds else arch.class_num
-        return read_split(split, key, classes).spread(count), None
+        return read_split(split, key, classes, unread).spread(count), None
     except UserError as error:
         return None, str(error)
 

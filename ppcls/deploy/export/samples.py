@@ -19,6 +19,7 @@ from ppcls.data.index.files import read_image
 from ppcls.data.section import Split
 from ppcls.data.transforms.numpy_ops import run
 from ppcls.data.transforms.specs import Op
+from ppcls.deploy.models.untrusted import TRUST
 from ppcls.errors import UserError
 from ppcls.report.console import count_batches
 
@@ -82,18 +83,23 @@ class ImageSamples:
                 after_batch()
 
 
-def read_split(split: Split | None, key: str, classes: int | None) -> ImageSamples:
+def read_split(
+    split: Split | None, key: str, classes: int | None, unread: Sequence[str] = ()
+) -> ImageSamples:
     """Returns the samples of a split.
 
     Args:
         split: Data set; None if the config has none.
         key: Key of the split in ``DataLoader``.
         classes: Number of classes; None if labels are identities.
+        unread: See `ModelSource`.
 
     Raises:
         UserError: The split is missing in the config, or its data set cannot be read.
     """
     if split is None:
+        if any(path.startswith(f"DataLoader.{key}.") for path in unread):
+            raise UserError(f"the data sets that the config of a model names are only read with {TRUST}")
         raise UserError(f"the config has no DataLoader.{key}")
     index = split.dataset.read(classes)
     readers = [_SampleReader(index.read, position) for position in range(len(index))]

@@ -76,6 +76,8 @@ class ModelSource:
         manifest: Manifest of a checkpoint; None for other models.
         trust: Whether the user trusts the model: its config may name modules and paths, and a program of
             Paddle may contain any operators.
+        unread: Keys of data sets that the config names, and that are not read, because the user does not
+            trust the model.
     """
 
     file: Path
@@ -88,6 +90,7 @@ class ModelSource:
     files: FileStates = frozenset()
     manifest: Manifest | None = None
     trust: bool = False
+    unread: tuple[str, ...] = ()
 
     def without_links(self) -> ModelSource:
         """Returns the model with the path of its folder, because links to it may change later."""
@@ -362,6 +365,7 @@ def _checkpoint_source(folder: Path, overrides: Overrides, trust: bool) -> Model
         files=files,
         manifest=manifest,
         trust=trust,
+        unread=tuple(source.unread) if isinstance(source, UntrustedConfig) else (),
     )
 
 

@@ -29,7 +29,7 @@ from ppcls.deploy.image_index import ImageIndex
 from ppcls.deploy.index_folder import create_index
 from ppcls.deploy.models.path_keys import PATH_KEYS
 from ppcls.deploy.models.source import find_source
-from ppcls.deploy.models.untrusted import UntrustedConfig
+from ppcls.deploy.models.untrusted import TRUST, UntrustedConfig
 from ppcls.deploy.predictor import Predictor
 from ppcls.errors import UserError
 from ppcls.recipe.load import ConfigSource, load_config
@@ -278,6 +278,20 @@ def test_evaluation_needs_trust_or_data(
     own = ["--data", str(victim), "-o", f"DataLoader.Eval.dataset.cls_label_path={victim / 'list.txt'}"]
     assert evaluate(["--model", str(with_paths), "--device", "cpu", *own]) == 0
     assert evaluate(["--model", str(with_paths), "--device", "cpu", "--trust"]) == 0
+
+
+def test_export_says_that_evaluation_images_need_trust(
+    with_paths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = f"the data sets that the config of a model names are only read with {TRUST}"
+    assert export(["--model", str(with_paths), "--output", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"[Export] not compared on evaluation images: there are none ({reason})"
+    )
+    assert export(["--model", str(with_paths), "--format", "onnx", "--precision", "int8"]) == 2
+    assert f"int8 needs training images for calibration: {reason}; pass images" in capsys.readouterr().err
+    assert export(["--model", str(with_paths), "--format", "bundle"]) == 2
+    assert f"bundle needs images for golden samples: {reason}; pass some" in capsys.readouterr().err
 
 
 def test_default_images_are_not_read(with_paths: Path, capsys: pytest.CaptureFixture[str]) -> None:
