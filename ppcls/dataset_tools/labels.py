@@ -59,7 +59,7 @@ class LabelledFiles:
     Attributes:
         labels: Class of each image, by its path relative to the folder of the images.
         columns: Titles of the columns that were used.
-        missing: Names of images that don't exist, with their lines.
+        missing: Names of images that don't exist, with their places in the table.
     """
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -116,16 +116,16 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
     classes: dict[str, str] = {}
     missing: list[str] = []
     problems: list[str] = []
-    for line, row in rows:
+    for place, row in rows:
         path = finder.find(row.get(file, ""))
         name = _one_hot_label(row, one_hot) if label is None else row.get(label, "")
         if path is None:
-            missing.append(f"line {line}: {row.get(file, '')!r}")
+            missing.append(f"{place}: {row.get(file, '')!r}")
         elif not name:
-            problems.append(f"{table}, line {line}: expected one class, found {_describe(row, one_hot)}")
+            problems.append(f"{table}, {place}: expected one class, found {_describe(row, one_hot)}")
         elif classes.setdefault(path, name) != name:
             problems.append(
-                f"{table}, line {line}: {path} has the classes {classes[path]!r} and {name!r}, expected one; "
+                f"{table}, {place}: {path} has the classes {classes[path]!r} and {name!r}, expected one; "
                 "for images with several classes, see docs/objectives.md#several-labels-per-image"
             )
     raise_line_errors(problems)
@@ -133,8 +133,8 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
     return LabelledFiles(classes, used, tuple(missing))
 
 
-def _read_rows(table: Path) -> list[tuple[int, Row]]:
-    """Returns the line number and the cells of each row, without spaces at their ends."""
+def _read_rows(table: Path) -> list[tuple[str, Row]]:
+    """Returns the place of each row, such as ``line 2``, and its cells without spaces at their ends."""
     suffix = table.suffix.lower()
     if suffix in SPREADSHEETS:
         raise UserError(
@@ -155,7 +155,7 @@ def _read_rows(table: Path) -> list[tuple[int, Row]]:
             "save the table as UTF-8, which Excel calls 'CSV UTF-8'"
         ) from None
     try:
-        rows = list(_json_rows(text) if suffix in (".json", ".jsonl") else _csv_rows(text))
+        rows = list(_READERS.get(suffix, _csv_rows)(text))
     except (csv.Error, ValueError, RecursionError) as error:
         raise UserError(f"{table}: can't read this table: {error}") from None
     if not rows:
@@ -163,30 +163,53 @@ def _read_rows(table: Path) -> list[tuple[int, Row]]:
     return rows
 
 
-def _csv_rows(text: str) -> Iterable[tuple[int, Row]]:
-    header = text.lstrip().partition("\n")[0]
+def _csv_rows(text: str) -> Iterable[tuple[str, Row]]:
+    lines = io.StringIO(text, newline="").readlines()
+    blank = next((number for number, line in enumerate(lines) if not line.isspace()), len(lines))
+    header = "".join(lines[blank : blank + 1])
     delimiter = max(_DELIMITERS, key=header.count)
-    reader = csv.DictReader(
-        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
-    )
+    reader = csv.DictReader(lines[blank:], delimiter=delimiter, skipinitialspace=True, strict=True)
     for row in reader:
         cells = {title.strip(): (cell or "").strip() for title, cell in row.items() if title is not None}
         if any(cells.values()):  # spreadsheets save empty rows below a table
-            yield reader.line_num, cells
+            yield f"line {blank + reader.line_num}", cells
 
 
-def _json_rows(text: str) -> Iterable[tuple[int, Row]]:
-    """Yields the rows of a list of objects, of one object per line, or of an object of names and classes."""
+def _json_rows(text: str) -> Iterable[tuple[str, Row]]:
+    """Yields the rows of a list of objects, or of an object of names and classes."""
     try:
         content = json.loads(text)
-    except json.JSONDecodeError:
-        content = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error}; a table with one object per line needs the suffix .jsonl") from None
     if isinstance(content, dict):
         content = [{"image": name, "label": label} for name, label in content.items()]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise ValueError("expected a list of objects, such as [{'image': '1.jpg', 'label': 'cats'}]")
     for number, row in enumerate(content, start=1):
-        yield number, {str(title): _cell(cell).strip() for title, cell in _flat(row).items()}
+        yield f"item {number}", _cells(row)
+
+
+def _json_line_rows(text: str) -> Iterable[tuple[str, Row]]:
+    """Yields the rows of a table with one object per line."""
+    for number, line in enumerate(io.StringIO(text), start=1):
+        if line.isspace():
+            continue
+        try:
+            row = json.loads(line.rstrip("\r\n"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"line {number}: expected an object, such as {{'image': '1.jpg', 'label': 'cats'}}"
+            )
+        yield f"line {number}", _cells(row)
+
+
+_READERS = {".json": _json_rows, ".jsonl": _json_line_rows}  # by suffix; `_csv_rows` for others
+
+
+def _cells(row: Mapping[str, Any]) -> Row:
+    return {title: _cell(cell).strip() for title, cell in _flat(row).items()}
 
 
 def _cell(value: Any) -> str:
@@ -207,8 +230,7 @@ class _ImageFinder:
 
     def __init__(self, folder: Path) -> None:
         self._by_name: dict[str, set[str]] = defaultdict(set)
-        for place, folders, names in os.walk(folder):
-            folders.sort()
+        for place, _, names in os.walk(folder):
             for name in names:
                 if is_image_name(name, IMAGE_EXTENSIONS):
                     path = os.path.relpath(os.path.join(place, name), folder)  # noqa: PTH118
@@ -229,7 +251,7 @@ class _ImageFinder:
 def _file_column(
     table: Path,
     images: Path,
-    rows: Sequence[tuple[int, Row]],
+    rows: Sequence[tuple[str, Row]],
     titles: Sequence[str],
     named: str | None,
     finder: _ImageFinder,
@@ -267,7 +289,7 @@ def _named_column(table: Path, titles: Sequence[str], named: str, option: str) -
     raise UserError(f"{option} {named}: {table} has no such column; expected one of {', '.join(titles)}")
 
 
-def _one_hot_columns(rows: Sequence[tuple[int, Row]], titles: Sequence[str]) -> list[str]:
+def _one_hot_columns(rows: Sequence[tuple[str, Row]], titles: Sequence[str]) -> list[str]:
     """Returns the columns of the classes if each has 0 or 1 in all rows; empty otherwise."""
     values = {row.get(title, "").lower() for _, row in rows for title in titles}
     return list(titles) if len(titles) > 1 and values <= set(_ONE_HOT) else []

@@ -105,6 +105,26 @@ def test_empty_rows_of_a_spreadsheet_are_ignored(empty: str, images: Path, tmp_p
     assert not found.missing
 
 
+def test_blank_lines_before_the_titles_are_ignored(images: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("\n \nimage;label\nb.jpg;cats\nc.jpg;dogs\nIMG 1.jpg;\n")
+    with pytest.raises(UserError, match=r"table.csv, line 6: expected one class, found an empty cell"):
+        read_labels(table, images, LabelColumns())
+    table.write_text("\n \nimage;label\nb.jpg;cats\n")
+    assert read_labels(table, images, LabelColumns()).labels == {"b.jpg": "cats"}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("one_hot.csv", ("filename", "cats", "dogs")), ("min.json", ("image", "choice"))]
+)
+def test_result_names_the_used_columns(
+    name: str, columns: tuple[str, ...], images: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / name
+    table.write_text(TABLES[name])
+    assert read_labels(table, images, LabelColumns()).columns == columns
+
+
 def test_other_encodings_name_the_format_of_excel(images: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("image;label\nb.jpg;Käfer\n", encoding="cp1252")
@@ -128,6 +148,50 @@ def test_error_names_the_problem(table: str, message: str, images: Path, tmp_pat
     file.write_text(table)
     with pytest.raises(UserError, match=message):
         read_labels(file, images, LabelColumns())
+
+
+JSON_ROW = '{"image": "b.jpg", "label": "cats"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", 'image,label\n"b.jpg,cats\n', "can't read this table: unexpected end of data"),
+        ("t.xlsx", "", "this is a spreadsheet; save its table as a CSV file first"),
+        ("t.parquet", "", "expected a table with the suffix .csv, .tsv, .txt, .json or .jsonl"),
+        ("t.json", "[1]", "expected a list of objects, such as"),
+        (
+            "t.json",
+            f"[{JSON_ROW},\n{JSON_ROW},]",
+            r"line 2 column \d+ .*one object per line needs the suffix",
+        ),
+        (
+            "t.json",
+            f'[{JSON_ROW},\n\n{{"image": "c.jpg", "label": null}}]',
+            "json, item 2: expected one class",
+        ),
+        (
+            "t.jsonl",
+            f'{JSON_ROW}\n\n{{"image": "c.jpg", "label": null}}',
+            "jsonl, line 3: expected one class",
+        ),
+        ("t.jsonl", f'{JSON_ROW}\n\n{{"image": 1\n', "line 3, column 12: Expecting ',' delimiter"),
+        ("t.jsonl", f"{JSON_ROW}\n1\n", "line 2: expected an object"),
+    ],
+)
+def test_error_of_a_file_names_its_place(
+    name: str, text: str, message: str, images: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_labels(file, images, LabelColumns())
+
+
+def test_one_line_of_json_lines_is_one_image(images: Path, tmp_path: Path) -> None:
+    file = tmp_path / "table.jsonl"
+    file.write_text(JSON_ROW)
+    assert read_labels(file, images, LabelColumns()).labels == {"b.jpg": "cats"}
 
 
 def test_command_reports_missing_images_and_keeps_files(
