@@ -242,6 +242,6 @@ def _verify(conversion: Conversion, path: Path, index_path: Path, positions: ran
         if written != expected:
             raise UserError(
                 f"{path}: {shard.where(number)} differs from {one_line(index.name(position))}; "
-                "the file may have changed during the conversion; remove the shard to write it again"
+                "this image may have changed since it was written"
             )
         advance(0.5)
