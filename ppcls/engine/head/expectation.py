@@ -67,9 +67,13 @@ class Choice:
             )
         elif few:
             longer = self._enough_epochs()
-            more = f", or train with --epochs {longer}" if longer > self.epochs else ""
+            more = (
+                f" They suffice with --epochs {longer}."
+                if longer * self.updates_per_epoch >= ENOUGH_UPDATES
+                else ""
+            )
             yield (
-                f"head or fine-tuning: a head is expected to be better, {reason}{more}. To compare: "
+                f"head or fine-tuning: a head is expected to be better, {reason}.{more} To compare: "
                 f"{self._command('head', '--head')}"
             )
         else:

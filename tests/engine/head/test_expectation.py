@@ -25,7 +25,7 @@ from ppcls.engine.head.expectation import Choice
             False,
             (
                 "a head is expected to be better, because 80 updates (20 epochs) are too few to adapt all "
-                "layers (limit 300), or train with --epochs 75. To compare: ",
+                "layers (limit 300). They suffice with --epochs 75. To compare: ",
                 "--head",
             ),
         ),
@@ -41,6 +41,7 @@ from ppcls.engine.head.expectation import Choice
                 "100 updates (100 epochs) are too few to adapt all layers (limit 300). To",
             ),
         ),
+        (60, 20, 2, True, False, ("40 updates (20 epochs) are too few to adapt all layers (limit 300). To",)),
         (
             16,
             1,
