@@ -61,7 +61,7 @@ class DatasetStats:
             "height": _spread(sides[:, 0]),
             "width": _spread(sides[:, 1]),
             "short_side": _spread(sides.min(1)),
-            "bytes_an_image": _spread(sizes),
+            "bytes_per_image": _spread(sizes),
             "channels": self.decoder.channels,
             "dtype": self.decoder.dtype,
             "mean": self.mean,
@@ -84,7 +84,7 @@ class DatasetStats:
                     ("width", "width"),
                     ("height", "height"),
                     ("short_side", "short side"),
-                    ("bytes_an_image", "bytes per image"),
+                    ("bytes_per_image", "bytes per image"),
                 )
             ),
             "mean and standard deviation of each channel, over all pixels:",

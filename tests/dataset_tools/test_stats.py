@@ -38,7 +38,7 @@ def test_as_dict_has_all_statistics() -> None:
     assert (found["images"], found["bytes"], found["pixels"]) == (3, 9000, 100)
     assert found["short_side"] == {**dict.fromkeys(("0", "5", "25", "50", "75", "95", "100"), 5), "mean": 5}
     assert (found["width"]["0"], found["width"]["50"], found["width"]["100"]) == (5, 10, 10)
-    assert found["bytes_an_image"]["mean"] == 3000
+    assert found["bytes_per_image"]["mean"] == 3000
     assert (found["mean"], found["std"]) == ([1, 0], [0, 0])
 
 
