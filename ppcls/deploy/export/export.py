@@ -185,6 +185,7 @@ def export_model(
     activation = build_activation(description.Output.activation, temperature)
     trained = nn.Sequential(network, activation)
     trained.eval()
+    _compute_weights(trained, description)
     model = trained
     finish = None
     gpu_network = None
@@ -400,6 +401,15 @@ def _run(model: nn.Layer, finish: Sequence[Op] | None, images: Array) -> Array:
         images = np.stack([run_on_pixels(finish, image) for image in images]).astype(np.float32)
     outputs: Array = model(paddle.to_tensor(images)).numpy()
     return outputs
+
+
+@paddle.no_grad()  # type: ignore[untyped-decorator]
+def _compute_weights(model: nn.Layer, description: ModelDescription) -> None:
+    """Runs a model once, so that hooks such as that of `nn.utils.weight_norm` compute weights from others.
+
+    A program contains the weights of the last call. Before the first one, they are those of the new model.
+    """
+    model(paddle.to_tensor(description.random_images(1, np.random.default_rng(0))))
 
 
 def _check_empty(folder: Path) -> None:

@@ -225,12 +225,19 @@ def compile_model(
     """Returns the compiled model. See `CompiledModel` for ``masks``.
 
     Raises:
-        UserError: The run uses bfloat16 on a CPU.
+        UserError: The run uses bfloat16 on a CPU, or hooks compute weights of the model.
     """
     if runtime.device == "cpu" and amp is not None and amp.use_amp:
         raise UserError(
             "Global.to_static: bfloat16 on a CPU rounds each layer's operands, which cannot be compiled; "
             "set Global.to_static to auto or False"
+        )
+    # A program would keep the first value that a hook computes, and its parameters would have no gradients.
+    computed = [name for name, tensor in model.named_buffers() if not tensor.stop_gradient]
+    if computed:
+        raise UserError(
+            f"Global.to_static: a hook computes {computed[0]} from other parameters, like that of "
+            "nn.utils.weight_norm, which cannot be compiled; set Global.to_static=False"
         )
     network = paddle.jit.to_static(CompiledModel(model, masks), full_graph=True)
     if _is_nhwc_float16(arch, amp, runtime):

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paddle import nn
+from paddle.nn.utils import weight_norm
 from paths import ROOT
 from pydantic import TypeAdapter
 from small_classifier import CLASSES, NAME, config_tree, write_config, write_image, write_names, write_weights
@@ -29,6 +31,7 @@ from ppcls.engine.core.networks import build_network
 from ppcls.recipe.compat import config_warnings
 from ppcls.recipe.load import validate
 from ppcls.recipe.schema import Config
+from ppcls.registry import ARCHITECTURES
 from ppcls.weights.files import fill_model, read_weights
 from ppcls.weights.manifest import Manifest
 from ppcls.weights.store import Store
@@ -371,6 +374,31 @@ def test_input_of_the_exported_model_follows_the_transforms_of_prediction(weight
     assert "Infer.transforms produces images of [3, 32, 32]" in warning
     tree["Global"]["image_shape"] = [3, 32, 32]
     assert not any("image_shape" in line for line in config_warnings(validate(tree, "test")))
+
+
+def weight_norm_net(class_num: int, data_format: str, input_image_channel: int) -> nn.Layer:
+    """A user's architecture, whose hooks compute weights from other parameters."""
+    assert data_format == "NCHW"
+    return nn.Sequential(
+        weight_norm(nn.Conv2D(input_image_channel, 8, 3, stride=4)),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2D(2),
+        nn.Flatten(),
+        weight_norm(nn.Linear(32, class_num)),
+    )
+
+
+def test_export_has_the_weights_that_hooks_compute(tmp_path: Path) -> None:
+    if "WeightNormNet" not in ARCHITECTURES:
+        ARCHITECTURES.register("WeightNormNet", weight_norm_net)
+    weights = write_weights(tmp_path / "model.safetensors", "WeightNormNet")
+    tree = config_tree(weights, None, name="WeightNormNet")
+    paddle.seed(8)  # other weights than those of the file
+    assert export(tmp_path, tree) == 0
+    config = validate(tree, "test")
+    images = np.stack([prepare(config, write_image(tmp_path / f"{i}.png", i)) for i in range(2)])
+    scores = predict(tmp_path / "inference", images)
+    np.testing.assert_allclose(scores, dynamic_scores(config, images), rtol=0, atol=TOLERANCE)
 
 
 def test_export_merges_branches_into_one_convolution(tmp_path: Path) -> None:

@@ -9,12 +9,20 @@ import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from paddle.nn.utils import weight_norm
 
 from ppcls.arch.build import build_model
+from ppcls.arch.section import Arch
 from ppcls.engine.core import compiled
-from ppcls.engine.core.compiled import CompiledModel, merge_gradient_sums, sum_gradients_in_convolutions
+from ppcls.engine.core.compiled import (
+    CompiledModel,
+    compile_model,
+    merge_gradient_sums,
+    sum_gradients_in_convolutions,
+)
 from ppcls.errors import UserError
 from ppcls.runtime.paddle_import import stop_cudnn_search
+from ppcls.runtime.start import Runtime
 
 SEARCH = "FLAGS_cudnn_exhaustive_search"
 
@@ -179,6 +187,12 @@ def test_model_that_cannot_be_compiled_names_its_line() -> None:
     )
     with pytest.raises(UserError, match=f"^{expected}$"):  # one line
         network(paddle.ones([1, 3]))
+
+
+def test_model_whose_weights_a_hook_computes_is_not_compiled() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), weight_norm(nn.Linear(2, 2)))
+    with pytest.raises(UserError, match=r"^Global\.to_static: a hook computes 1\.weight from other"):
+        compile_model(model, Arch(name="ResNet18"), None, Runtime())
 
 
 @pytest.mark.gpu
