@@ -23,7 +23,6 @@ from ppcls.data.records.shard import ImageRecord, OpenFiles, RecordFormat, defau
 from ppcls.dataset_tools.jobs import find_job, other_settings
 from ppcls.errors import UserError, counted
 from ppcls.files import atomic_path, new_folder, one_line, real_path, write_text
-from ppcls.files.temporary import find_leftovers, remove_leftover
 
 _JOB_FILE = "convert.json"
 Advance = Callable[[float], None]
@@ -161,7 +160,6 @@ def convert(conversion: Conversion, advance: Advance) -> int:
     Raises:
         UserError: An image can't be read or stored, or a shard is damaged. Existing shards are not changed.
     """
-    _remove_leftovers(conversion)
     container = conversion.container
     existing = 0
     for path, positions in conversion.shards:
@@ -178,19 +176,12 @@ def convert(conversion: Conversion, advance: Advance) -> int:
     return existing
 
 
-def _remove_leftovers(conversion: Conversion) -> None:
-    """Removes temporary files that an interrupted conversion left."""
-    names = {file.name for path, _ in conversion.shards for file in (path, default_index_path(path))}
-    for path, name in find_leftovers(conversion.folder):
-        if name in names:
-            remove_leftover(path)
-
-
 @contextmanager
 def _new_shard(container: RecordFormat, path: Path) -> Iterator[tuple[Path, Path]]:
     """Returns a context with temporary paths of a shard and its index.
 
-    The context renames both files to their final paths when it ends without an exception.
+    The context removes temporary files that an interrupted conversion left. It renames both files to their
+    final paths when it ends without an exception.
     """
     if container.is_folder:
         with new_folder(path) as temporary:

@@ -224,6 +224,18 @@ def test_convert_reports_damaged_finished_shard(
     assert content(conversion) == source(images)
 
 
+def test_convert_names_image_that_became_unreadable(
+    images: FileIndex, container: RecordFormat, tmp_path: Path
+) -> None:
+    conversion = begin(images, container, tmp_path / "out")
+    run(conversion)
+    broken = Path(images.name(6))
+    broken.write_bytes(b"")
+    with pytest.raises(BadImageError) as caught:
+        run(conversion)
+    assert str(caught.value) == f"{broken} ({tmp_path}/images): the file is empty"
+
+
 def test_plan_conversion_rejects_other_folder(images: FileIndex, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
