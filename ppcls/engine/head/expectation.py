@@ -86,10 +86,12 @@ class Choice:
         installed = next(iter(installed_models()), None)
         other = ["--model", "MODEL", "--pretrained", "FILE"] if installed is None else ["--model", installed]
         where = "" if installed is None else f", such as those of {installed}, which are installed"
-        expected = f"; with weights{where}, a head is expected to be better" if few else ""
+        expected = ""
+        if few:
+            expected = f"; with weights{where}, a head is expected to be better, because {number} are too few"
         return (
             "a head needs the features of pretrained weights, and this run has none"
-            f"{expected} ({number}). To fit a head: {self._command('head', '--head', *other)}"
+            f"{expected}. To fit a head: {self._command('head', '--head', *other)}"
         )
 
     def _enough_epochs(self) -> int:

@@ -54,7 +54,14 @@ from ppcls.engine.head.expectation import Choice
         (600, 20, 38, True, False, ("fine-tuning, as here, is expected", "760 updates (20 epochs) suffice")),
         (600, 1, 38, True, False, ("a head is expected to be better", "with --epochs 20")),
         (600, 1, 38, True, True, ("fine-tuning is expected", "start it from this head", "--epochs 20 ")),
-        (60, 20, 4, False, False, ("needs the features of pretrained weights", "--model EfficientNet_lite0")),
+        (
+            60,
+            20,
+            4,
+            False,
+            False,
+            ("better, because 80 updates (20 epochs) are too few. To", "--model EfficientNet_lite0"),
+        ),
         (20_001, 20, 1251, True, False, ()),
         (5, 20, 1, True, False, ()),  # more classes than images, as in an index without labels
         (12, 20, 0, True, False, ("0 updates (20 epochs) are too few",)),
