@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pynvml
 import pytest
 from hypothesis import given
@@ -98,6 +99,24 @@ def test_divide_cores_uses_cores_near_each_gpu() -> None:
     assert [len(share) for share in overlapping] == [8, 8]
 
 
+@pytest.mark.parametrize(
+    ("used", "cores"),
+    [([0.0] * 8, 8), ([100.0] * 8, 1), ([100.0, 100.0, 60.0, *[0.0] * 5], 5), ([0.0, 100.0], 1)],
+)
+def test_idle_cores_are_those_that_other_programs_leave(
+    eight_cores: None, monkeypatch: pytest.MonkeyPatch, used: list[float], cores: int
+) -> None:
+    def measure(seconds: float, *, percpu: bool) -> list[float] | float:
+        assert seconds == 0.5
+        return used if percpu else sum(used) / len(used)
+
+    monkeypatch.setattr(psutil, "cpu_percent", measure)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 8)
+    assert hardware.idle_cores(0.5) == cores
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
+    assert hardware.idle_cores(0.5) == min(cores, 2)
+
+
 def test_machine_id_is_constant() -> None:
     assert read_machine_id() == read_machine_id() != ""
 
@@ -184,6 +203,22 @@ def test_card_free_is_in_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     card = find_card(1, None, None)
     assert card is not None
     assert card.free() == 23 * 1024
+
+
+def test_near_cores_are_those_of_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver(monkeypatch, PLAIN)
+    monkeypatch.setattr(os, "cpu_count", lambda: 130)
+    masks = {3: [1 << 63 | 1, 0b110, 1 << 1]}  # by the number of words of 64 cores
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCpuAffinity", lambda _, words: masks[words])
+    card = find_card(0, None, None)
+    assert card is not None
+    assert card.near_cores() == {0, 63, 65, 66, 129}
+
+    def fail(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCpuAffinity", fail)
+    assert card.near_cores() == frozenset()
 
 
 def test_find_card_different_models_need_an_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,20 @@ def test_ema_warmup_raises_the_decay_to_its_maximum() -> None:
         np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_ema_keep_statistics_replaces_the_averages_of_buffers() -> None:
+    model = Net()
+    ema = Ema(model, 0.9)
+    first = content(model)
+    buffers = {name for name, value in model.state_dict().items() if value.stop_gradient}
+    kept = min(buffers)
+    move(model, 1)
+    ema.keep_statistics({kept})
+    live = content(model)
+    replaced = buffers - {kept}
+    assert replaced
+    assert_equal(ema.state_dict(), {name: live[name] if name in replaced else first[name] for name in first})
+
+
 def test_ema_frozen_weights_are_not_averaged() -> None:
     model = Net()
     ema, first = Ema(model, 0.9, frozen={"conv.weight"}), content(model)
