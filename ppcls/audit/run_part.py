@@ -20,10 +20,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from ppcls.audit.findings import KINDS, Finding, audit
 from ppcls.audit.images import Floats, Pictures, read_copies, read_pixels
-from ppcls.audit.neighbours import find_neighbours
+from ppcls.audit.neighbours import Neighbours, find_neighbours
 from ppcls.data.index.protocol import Index, sample_name
 from ppcls.errors import counted
 from ppcls.files import one_line
@@ -143,7 +144,7 @@ class RunAudit:
             hashes,
             np.concatenate(copies),
         )
-        result = audit(pictures, find_neighbours(pictures.copies), None)
+        result = audit(pictures, _find_neighbours(pictures.copies), None)
         groups = {kind: result.of_kind(kind) for kind in _COMPARED}
         compared = f"{len(chosen):,} of {counted(len(joined), 'image was', 'images were')} compared"
         total = "; ".join(f"{_COUNTED[kind]}: {len(findings)}" for kind, findings in groups.items())
@@ -177,7 +178,7 @@ class RunAudit:
             [pictures.hashes[at] for at in checked],
             pictures.copies[checked],
         )
-        result = audit(subset, find_neighbours(known.features), known.probabilities)
+        result = audit(subset, _find_neighbours(known.features), known.probabilities)
         findings = {
             kind: [
                 replace(each, positions=tuple(int(checked[at]) for at in each.positions))
@@ -214,6 +215,15 @@ class RunAudit:
                         name = one_line(pictures.files[position])
                         shown.append(Picture(pixels, pictures.describe(position), name))
                 yield AuditGroup(KINDS[kind], one_line(finding.text), tuple(shown))
+
+
+def _find_neighbours(vectors: Floats) -> Neighbours:
+    """Returns the nearest neighbours of each vector.
+
+    The products of a sample are so small that several threads spend more time on waiting for each other.
+    """
+    with threadpool_limits(1, "blas"):
+        return find_neighbours(vectors)
 
 
 _COUNTED = {

@@ -7,7 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from ppcls.audit import run_part
+from ppcls.audit.neighbours import Neighbours, find_neighbours
 from ppcls.audit.run_part import CheckedLabels, ImageSet, RunAudit
 from ppcls.data.index.files import FileIndex, read_folder
 from ppcls.files import IMAGE_EXTENSIONS
@@ -43,6 +46,21 @@ def test_duplicates_across_splits_and_classes_are_found(splits: dict[str, FileIn
     assert "in train and val" in leak.text
     assert {Path(picture.title).name for picture in leak.pictures} == {"1.png", "<b>.png"}
     assert "labelled a and b" in contradiction.text
+
+
+def test_pictures_are_compared_with_one_thread(
+    splits: dict[str, FileIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def find(vectors: np.ndarray) -> Neighbours:
+        threads.extend(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")
+        return find_neighbours(vectors)
+
+    monkeypatch.setattr(run_part, "find_neighbours", find)
+    with threadpool_limits(2, "blas"):
+        RunAudit(splits, (), 100, 1)(60.0)
+    assert set(threads) == {1}
 
 
 def test_limits_of_images_and_time(splits: dict[str, FileIndex]) -> None:

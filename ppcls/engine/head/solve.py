@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
@@ -130,7 +129,6 @@ def on_one_core(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         # The limit applies to libraries that are loaded, and SciPy has its own library for matrices.
         import scipy.optimize  # noqa: F401
-        import sklearn.model_selection  # noqa: F401
 
         with threadpool_limits(1):
             return function(*args, **kwargs)
@@ -266,29 +264,23 @@ def split_folds(
         seed: Seed of the folds.
         most: Number of images to use at most; None for all images.
     """
-    from sklearn.model_selection import KFold, StratifiedKFold
-
     images = np.unique(samples.images[samples.plain])
     rng = np.random.default_rng(seed)
     if most is not None and len(images) > most:
         images = np.sort(rng.choice(images, most, replace=False))
     labels = samples.labels[images]
-    if labels.ndim == 2:
-        count = min(folds, len(images))
-        kind = KFold
-    else:
+    # In random order, images are dealt to the folds in turn. To import scikit-learn's folds takes a second.
+    order = rng.permutation(len(images))
+    count = min(folds, len(images))
+    if labels.ndim == 1:  # class by class, so that each fold has its share of each class
+        order = order[np.argsort(labels[order], kind="stable")]
         count = min(folds, int(np.bincount(labels).max(initial=0)))
-        kind = StratifiedKFold
     if count < 2:
         return
-    with warnings.catch_warnings():
-        # Classes with fewer images than folds are missing in some of the folds, which is no problem here.
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        for train, test in kind(count, shuffle=True, random_state=seed).split(images, labels):
-            masks = np.zeros((2, len(samples.labels)), np.bool_)
-            masks[0, images[train]] = True
-            masks[1, images[test]] = True
-            yield masks[0], masks[1]
+    fold_of = np.full(len(samples.labels), -1)
+    fold_of[images[order]] = np.arange(len(images)) % count
+    for fold in range(count):
+        yield (fold_of >= 0) & (fold_of != fold), fold_of == fold
 
 
 def to_probabilities(logits: Floats, *, several: bool) -> Floats:

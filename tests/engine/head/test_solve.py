@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +53,37 @@ def test_any_labels_give_finite_weights_and_classes_without_images_are_not_predi
     assert set(logits.argmax(axis=1).tolist()) <= set(labels)
     for train, test in split_folds(samples, 3, 0):
         assert not (train & test).any()
+
+
+@pytest.mark.parametrize("most", [None, 20])
+def test_each_image_is_held_out_once_and_folds_have_equal_shares_of_the_classes(most: int | None) -> None:
+    labels = np.array([0] * 19 + [1] * 7 + [2], np.int64)
+    samples = _samples(np.zeros((27, 2)), labels, 3, views=2)
+    folds = list(split_folds(samples, 4, 0, most))
+    assert len(folds) == 4
+    held_out = sum(test.astype(int) for _, test in folds)
+    assert held_out.max() == 1
+    assert held_out.sum() == (most or 27)
+    assert [(train | test).tolist() for train, test in folds] == [(held_out == 1).tolist()] * 4
+    counts = np.array([np.bincount(labels[test], minlength=3) for _, test in folds])
+    assert (np.ptp(counts, axis=0) <= 1).all()
+    assert np.ptp(counts.sum(axis=1)) <= 1
+    orders = [[test.tolist() for _, test in split_folds(samples, 4, seed, most)] for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_fit_of_a_head_does_not_import_scikit_learn() -> None:
+    """The import takes about a second, at the end of each run."""
+    code = """
+import sys
+import numpy as np
+from ppcls.engine.head.solve import HeadSamples, predict_out_of_fold
+labels = np.arange(12) % 2
+features = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+predict_out_of_fold(HeadSamples(features, np.arange(12), np.ones(12, bool), labels, 2), 3, 0, 1.0)
+assert "sklearn" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("classes", [2, 5])
