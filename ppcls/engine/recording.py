@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from paddle import DataParallel, nn
 
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.fuse import InferenceLayers
 from ppcls.data.bad_images.quarantine import BAD_IMAGES
 from ppcls.data.build import dali_settings, describe_feed
 from ppcls.data.index.class_names import LABEL_LIST, write_class_names
@@ -209,4 +210,20 @@ def load_best(arch: AnyArch, losses: Losses, find_best: Callable[[], Path | None
     model = build_network(arch)
     fill_model(model, read_inferred(arch, losses, best), best)
     model.eval()
+    return model
+
+
+def load_for_features(
+    layers: InferenceLayers, losses: Losses, find_best: Callable[[], Path | None]
+) -> nn.Layer | None:
+    """Returns the best model with the layers for inference; None without a best model.
+
+    Args:
+        layers: Layers and section of the model.
+        losses: Losses of training, whose weights a checkpoint contains too.
+        find_best: Function that returns the checkpoint of the best model.
+    """
+    model = load_best(layers.arch, losses, find_best)
+    if model is not None:
+        layers.apply(model, constant=True)
     return model

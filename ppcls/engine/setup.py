@@ -26,6 +26,7 @@ from paddle import nn
 
 from ppcls.arch.batch_statistics import largest_momentum
 from ppcls.arch.distillation_model import AnyArch
+from ppcls.arch.fuse import InferenceLayers
 from ppcls.arch.section import Arch
 from ppcls.audit.run_part import RunAudit
 from ppcls.config.base.yaml import dump_section
@@ -69,7 +70,7 @@ from ppcls.engine.head.label_check import LabelCheck
 from ppcls.engine.health.time_limit import TimeLimit
 from ppcls.engine.initial_weights import InitialWeights
 from ppcls.engine.loop import Run, all_indexes, all_loaders
-from ppcls.engine.recording import Recording, load_best, load_heat_maps, record_run
+from ppcls.engine.recording import Recording, load_for_features, load_heat_maps, record_run
 from ppcls.errors import UserError, counted
 from ppcls.optimizer.name_rules import describe_frozen
 from ppcls.postprocess.section import Infer
@@ -222,6 +223,7 @@ def build_run(
     if recording is None:
         return run
     find_best = partial(newest, BEST, output_dir, settings.checkpoint_fallback_dir)
+    layers = InferenceLayers.choose(config.Arch, settings.fused_kernels, runtime.device, state.precision.name)
     pictures = ReportImages(
         config.DataLoader,
         config.Arch.data_format,
@@ -236,7 +238,7 @@ def build_run(
             _build_label_check(
                 config.Arch,
                 config.DataLoader.evaluated.get("Eval") if settings.eval_mode == "classification" else None,
-                partial(load_best, config.Arch, config.Loss.Train, find_best),
+                partial(load_for_features, layers, config.Loss.Train, find_best),
                 state.precision,
                 stored=config.LinearHead is not None and config.LinearHead.cache,
             ),
