@@ -18,10 +18,10 @@ from ppcls.dataset_tools.stats_picture import draw_stats
 
 MOMENTS = PixelStats(
     pixels=100,
-    sums=(25500, 0),
-    squares=(25500 * 255, 0),
+    sums=(100 * 255, 50 * 255),  # half of the pixels of the second channel are 0
+    squares=(100 * 255**2, 50 * 255**2),
     sides=np.array([[5, 10], [5, 10], [10, 5]]),
-    sizes=np.array([1000, 2000, 6000]),
+    sizes=np.array([1_000_000, 2_000_000, 6_000_000]),
 )
 
 
@@ -35,11 +35,11 @@ def test_as_dict_has_all_statistics() -> None:
         {"label": 1, "name": "b ü", "images": 0},
         {"label": 2, "name": "c", "images": 2},
     ]
-    assert (found["images"], found["bytes"], found["pixels"]) == (3, 9000, 100)
+    assert (found["images"], found["bytes"], found["pixels"]) == (3, 9_000_000, 100)
     assert found["short_side"] == {**dict.fromkeys(("0", "5", "25", "50", "75", "95", "100"), 5), "mean": 5}
     assert (found["width"]["0"], found["width"]["50"], found["width"]["100"]) == (5, 10, 10)
-    assert found["bytes_per_image"]["mean"] == 3000
-    assert (found["mean"], found["std"]) == ([1, 0], [0, 0])
+    assert found["bytes_per_image"]["mean"] == 3_000_000
+    assert (found["mean"], found["std"]) == ([1, 0.5], [0, 0.5])
 
 
 def test_collect_stats_uses_ids_without_names() -> None:
@@ -48,9 +48,9 @@ def test_collect_stats_uses_ids_without_names() -> None:
 
 def test_describe_has_lines_for_config() -> None:
     text = stats().describe()
-    assert text.startswith("mine: 3 images of 3 classes, 0.0 MB\nimages per class: 0 to 2, median 1\n")
+    assert text.startswith("mine: 3 images of 3 classes, 9.0 MB\nimages per class: 0 to 2, median 1\n")
     lines = yaml.safe_load(text[text.index("- Normalize") :])
-    assert lines == [{"NormalizeImage": {"scale": "1.0/255.0", "mean": [1, 0], "std": [0, 0]}}]
+    assert lines == [{"NormalizeImage": {"scale": "1.0/255.0", "mean": [1, 0.5], "std": [0, 0.5]}}]
 
 
 def test_draw_stats_writes_picture(tmp_path: Path) -> None:
