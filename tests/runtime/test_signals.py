@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 from paths import ROOT
 
 from ppcls.errors import SignalExit, SignalInterrupt
 from ppcls.runtime import signals as module
-from ppcls.runtime.signals import SignalRequests, handle_signals, interruptible
+from ppcls.runtime.signals import SignalRequests, deferred_interrupt, handle_signals, interruptible
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -221,6 +222,18 @@ with signals.interruptible():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_deferred_interrupt_comes_at_the_end_of_the_block(handled: bool) -> None:
+    events: list[str] = []
+    own = (lambda *_: events.append("own")) if handled else signal.default_int_handler
+    signal.signal(signal.SIGINT, own)
+    with nullcontext() if handled else pytest.raises(KeyboardInterrupt), deferred_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        events.append("end")
+    assert signal.getsignal(signal.SIGINT) is own
+    assert events == (["own", "end"] if handled else ["end"])
 
 
 def test_second_interrupt_of_a_deferring_block_ends_the_process() -> None:
