@@ -64,9 +64,10 @@ def test_failing_hook_ends_the_run(make_config) -> None:
 def test_hooks_of_the_config_are_created() -> None:
     (hook,) = load_hooks([f"{__name__}:Recorder"])
     assert type(hook).__name__ == "Recorder"
-    for name in (f"{__name__}:Missing", f"{__name__}:fit"):
-        with pytest.raises(UserError, match=r"subclass of ppcls\.RunHook"):
-            load_hooks([name])
+    with pytest.raises(UserError, match="has no class 'Recordr'; did you mean 'Recorder'"):
+        load_hooks([f"{__name__}:Recordr"])
+    with pytest.raises(UserError, match=rf"expected {__name__}:fit to be a subclass of ppcls\.RunHook"):
+        load_hooks([f"{__name__}:fit"])
     with pytest.raises(UserError, match=r"Global\.hooks: no module 'no_such_hooks'"):
         load_hooks(["no_such_hooks:Hook"])
 

@@ -106,7 +106,13 @@ def load_hooks(items: Sequence[Any]) -> list[RunHook]:
 def _find_hook(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if colon:
-        return getattr(import_user_module(module, "Global.hooks"), attribute, None)
+        imported = import_user_module(module, "Global.hooks")
+        if not hasattr(imported, attribute):
+            similar = suggest(
+                attribute, [key for key, value in vars(imported).items() if isinstance(value, type)]
+            )
+            raise UserError(f"Global.hooks: the module '{module}' has no class '{attribute}'{similar}")
+        return getattr(imported, attribute)
     installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name not in installed:
         hint = (
