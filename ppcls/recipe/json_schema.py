@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 from ppcls.config.base.choices import Keyed, Tagged, Variants
 from ppcls.config.base.fields import Bound, BoundOrAuto
 from ppcls.config.base.section import Section
+from ppcls.errors import UserError
 from ppcls.files import write_text
 from ppcls.recipe.reference import description
 from ppcls.recipe.schema import Config
@@ -200,4 +201,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

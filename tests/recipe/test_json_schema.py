@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from paths import ROOT
 
 from ppcls.config.base.tree import node_at
 from ppcls.config.base.yaml import parse_yaml
+from ppcls.recipe import json_schema
 from ppcls.recipe.json_schema import main, write_schema
 from ppcls.recipe.load import load_config
 
@@ -92,3 +95,9 @@ def test_schema_contains_the_components_of_a_module(tmp_path: Path, monkeypatch:
     main([str(tmp_path / "mine.json"), "custom_parts"])
     validator = jsonschema.Draft7Validator(json.loads((tmp_path / "mine.json").read_text()))
     assert validator.is_valid(tree(ROOT / "examples" / "custom_parts.yaml"))
+
+
+def test_missing_module_is_an_error_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["json_schema", "mine.json", "no_such_parts"])
+    with pytest.raises(SystemExit, match=r"^error: the module: no module 'no_such_parts'"):
+        runpy.run_path(json_schema.__file__, run_name="__main__")
