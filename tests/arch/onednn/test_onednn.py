@@ -503,13 +503,20 @@ def test_outputs_of_one_pixel_in_width_are_those_of_paddle(
 
 
 def test_pooling_of_images_smaller_than_its_window_is_that_of_paddle() -> None:
-    """For empty outputs, oneDNN divides by zero, which ends the process."""
+    """For empty outputs, oneDNN divides by zero, which ends the process. Paddle 2.6 raises an error."""
     pooling = nn.MaxPool2D(3, 2, data_format="NHWC")
     image = _random((1, 4, 1, 8), 1)
-    expected = pooling(image).shape
-    assert 0 in expected
+
+    def outcome() -> str:
+        try:
+            return f"shape {pooling(image).shape}"
+        except ValueError as error:
+            return str(error)
+
+    expected = outcome()
+    assert expected == "shape [1, 1, 0, 8]" or "output_size = 0" in expected
     fuse(pooling)
-    assert pooling(image).shape == expected
+    assert outcome() == expected
 
 
 def test_max_pooling_has_the_stride_of_its_window_by_default() -> None:
