@@ -85,42 +85,54 @@ def build_reader(
                 f"{index.source}: the decoder's cache supports only datasets of image files; set "
                 "dali.cache_size: 0"
             )
-        return CacheReader(index, order, settings, decoder)
-    if count_channels_in_memory(index, decoder):
-        return PixelReader(index, order, settings, decoder, stride)
-    if isinstance(index, FileIndex):
-        return FileReader(index, order, settings, decoder, stride)
-    return find_memory_reader(decoder)(index, order, settings, decoder, stride, pool)
+        kind: type[Reader] = CacheReader
+    elif count_channels_in_memory(index, decoder):
+        kind = PixelReader
+    elif isinstance(index, FileIndex):
+        kind = FileReader
+    else:
+        kind = find_memory_reader(decoder)
+    return kind(index, order, settings, decoder, stride, pool)
 
 
 class Reader:
     """Base class of readers, which read batches in order, from the position that `seek` sets.
 
-    Args:
-        index: The samples.
-        order: Batches to read.
-        settings: Settings of DALI.
-        decoder: First transform of the chain, which decodes an image.
+    See `build_reader` for the arguments.
 
     Attributes:
         under_way: Positions and samples of the batches that were requested and not yet returned.
         node: Node of the encoded images in the reader's pipeline; None until the pipeline is built.
     """
 
-    def __init__(self, index: Any, order: BatchOrder, settings: DaliSettings, decoder: Transform) -> None:
+    def __init__(
+        self,
+        index: Any,
+        order: BatchOrder,
+        settings: DaliSettings,
+        decoder: Transform,
+        stride: int,
+        pool: Executor,
+    ) -> None:
         self._index = index
         self._order = order
         self._decoder = decoder
         self._threads = settings.threads
         self._on_gpu = settings.decodes_on_gpu
+        self._stride = stride
+        self._pool = pool
         self._next = Cursor()
         self._pipeline: Pipeline | None = None
         self.under_way: deque[tuple[Cursor, StepSamples]] = deque()
         self.node: Node = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Prepares to read the first batch. The constructor calls it."""
 
     def seek(self, cursor: Cursor) -> None:
         """Continues from another position. Batches in progress are still returned first."""
-        raise NotImplementedError
+        self._next = cursor
 
     def read(self) -> EncodedBatch:
         """Returns the next batch.
@@ -178,25 +190,7 @@ def count_channels_in_memory(index: Index, decoder: Transform) -> int:
 
 
 class PixelReader(Reader):
-    """Returns images whose pixels are in memory, in the layout HWC. It needs no pipeline and no threads.
-
-    Args:
-        index: The samples.
-        order: Batches to read.
-        settings: Settings of DALI.
-        decoder: First transform of the chain.
-        stride: Distance between the batches to read; see `build_reader`.
-    """
-
-    def __init__(
-        self, index: Index, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
-    ) -> None:
-        super().__init__(index, order, settings, decoder)
-        self._stride = stride
-
-    def seek(self, cursor: Cursor) -> None:
-        """Continues from another position."""
-        self._next = cursor
+    """Returns images whose pixels are in memory, in the layout HWC. It needs no pipeline and no threads."""
 
     def read(self) -> EncodedBatch:
         """Returns the next batch, whose ``files`` are pixels."""
@@ -209,23 +203,11 @@ class PixelReader(Reader):
 
 
 class FileReader(Reader):
-    """Reads image files: DALI receives paths, and reads the files in its own threads.
-
-    Args:
-        index: The samples.
-        order: Batches to read.
-        settings: Settings of DALI.
-        decoder: First transform of the chain, which decodes an image.
-        stride: Distance between the batches to read; see `build_reader`.
-    """
+    """Reads image files: DALI receives paths, and reads the files in its own threads."""
 
     _started_ahead = 0  # number of batches that the reader starts before DALI requests them
 
-    def __init__(
-        self, index: Index, order: BatchOrder, settings: DaliSettings, decoder: Transform, stride: int
-    ) -> None:
-        super().__init__(index, order, settings, decoder)
-        self._stride = stride
+    def _prepare(self) -> None:
         self._started: deque[tuple[Cursor, StepSamples, Any]] = deque()
         self._memory: deque[Any] = deque()  # owners of the bytes of the batches in progress
         self._build(self._encoded)
@@ -233,7 +215,7 @@ class FileReader(Reader):
     def seek(self, cursor: Cursor) -> None:
         """Continues from another position."""
         self._started.clear()
-        self._next = cursor
+        super().seek(cursor)
 
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
@@ -271,29 +253,9 @@ class MemoryReader(FileReader):
     The bytes are copied once, from the page cache to the process. Memory-mapped files would avoid this copy.
     But the process would crash if a file is truncated or a network drive fails, and uncached files would be
     read in small blocks.
-
-    Args:
-        index: The samples.
-        order: Batches to read.
-        settings: Settings of DALI.
-        decoder: First transform of the chain, which decodes an image.
-        stride: Distance between the batches to read; see `build_reader`.
-        pool: Threads that read samples.
     """
 
     _started_ahead = 1
-
-    def __init__(
-        self,
-        index: Index,
-        order: BatchOrder,
-        settings: DaliSettings,
-        decoder: Transform,
-        stride: int,
-        pool: Executor,
-    ) -> None:
-        self._pool = pool
-        super().__init__(index, order, settings, decoder, stride)
 
     def _start(self, positions: NDArray[np.int64]) -> Any:
         return _submit(self._pool, self._threads, self._read_images, positions)
@@ -324,33 +286,10 @@ class ArrayReader(Reader):
 
     Threads read ahead and check the headers. It needs no pipeline, because DALI has nothing to find out about
     arrays. A pipeline would pass each array to the main thread and back, while the next steps wait.
-
-    Args:
-        index: The samples.
-        order: Batches to read.
-        settings: Settings of DALI.
-        decoder: First transform of the chain.
-        stride: Distance between the batches to read; see `build_reader`.
-        pool: Threads that read samples.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        order: BatchOrder,
-        settings: DaliSettings,
-        decoder: Transform,
-        stride: int,
-        pool: Executor,
-    ) -> None:
-        super().__init__(index, order, settings, decoder)
-        self._stride = stride
-        self._pool = pool
+    def _prepare(self) -> None:
         self._parts: deque[list[Future[list[_ReadArray]]]] = deque()  # of the batches under way
-
-    def seek(self, cursor: Cursor) -> None:
-        """Continues from another position. Batches in progress are still returned first."""
-        self._next = cursor
 
     def read(self) -> EncodedBatch:
         """Returns the next batch.
@@ -427,7 +366,7 @@ class CacheReader(Reader):
     def seek(self, cursor: Cursor) -> None:
         """Continues from another position."""
         self.close()
-        self._next = cursor
+        super().seek(cursor)
 
     def read(self) -> EncodedBatch:
         """Returns the next batch."""
