@@ -117,10 +117,12 @@ def import_with(
     users = _current(*flags)
     os.environ |= flags
     os.environ.setdefault("GLOG_minloglevel", "1")  # hides Paddle's info lines
-    import_paddle()
-    for name in flags:  # removed, because child processes would treat them as settings of the user
-        del os.environ[name]
-    os.environ |= users
+    try:
+        import_paddle()
+    finally:
+        for name in flags:  # removed, because child processes would treat them as settings of the user
+            del os.environ[name]
+        os.environ |= users
     return PaddleImport(
         threads, settings.deterministic, True, request if budget is not None else None, card, budget
     )

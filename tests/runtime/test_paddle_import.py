@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import paddle
@@ -16,8 +17,9 @@ from runs import GUARD
 from ppcls.errors import UserError
 from ppcls.recipe.settings import Global
 from ppcls.runtime import paddle_import
-from ppcls.runtime.memory import MemoryRequest
-from ppcls.runtime.paddle_import import PaddleImport, set_threads
+from ppcls.runtime.memory import LIMIT, MemoryBudget, MemoryRequest
+from ppcls.runtime.paddle_import import PaddleImport, import_with, set_threads
+from ppcls.runtime.settings import RuntimeSettings
 
 BY_RUN = PaddleImport(threads=4, deterministic=False, by_run=True, request=MemoryRequest(0.5))
 EARLY = PaddleImport(threads=1, deterministic=False)
@@ -67,6 +69,27 @@ def test_describe_mentions_an_early_import_with_few_threads() -> None:
     assert EARLY.describe(2) == " (Paddle was imported before ppcls could set more)"
     assert EARLY.describe(1) == ""
     assert PaddleImport(1, deterministic=False, by_run=True).describe(2) == ""
+
+
+@pytest.mark.parametrize("own", [None, "9000"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_flags_are_set_only_during_the_import(
+    own: str | None, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later try in the same process, such as a notebook, must not read them as settings of the user."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ |= {} if own is None else {LIMIT: own}
+    budget = MemoryBudget(total=1000, used_before=0, share=800, initial=0, setting="", reason="")
+
+    def imports() -> None:
+        assert os.environ[LIMIT] == "800"
+        if fails:
+            raise UserError("no libgomp")
+
+    monkeypatch.setattr(paddle_import, "import_paddle", imports)
+    with pytest.raises(UserError) if fails else nullcontext():
+        import_with(RuntimeSettings(), MemoryRequest(0.8), None, budget, 2)
+    assert os.environ.get(LIMIT) == own
 
 
 @pytest.mark.parametrize(
