@@ -313,12 +313,14 @@ class CudaGraph:
 def _capture_flags() -> Iterator[None]:
     """Returns a context with the flags that a capture of compiled models needs.
 
-    Paddle 3 has no such flags. With them, Paddle 2.6 can't run programs on the CPU, for example in an export.
+    With them, Paddle 2.6 can't run programs on the CPU, for example in an export.
     """
     needed = {"FLAGS_new_executor_use_cuda_graph": True, "FLAGS_sync_nccl_allreduce": False}
-    flags = [name for name in needed if paddle.base.core.globals().is_public(name)]
-    before = paddle.get_flags(flags)
-    paddle.set_flags({name: needed[name] for name in flags})
+    before: dict[str, object] = {}
+    for name in needed:
+        with suppress(ValueError):  # Paddle 3 has only the first flag
+            before |= paddle.get_flags(name)
+    paddle.set_flags({name: needed[name] for name in before})
     try:
         yield
     finally:
