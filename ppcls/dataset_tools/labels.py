@@ -17,7 +17,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,9 @@ class LabelledFiles:
         missing: Names of images that don't exist, with their places in the table.
     """
 
-    labels: dict[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    labels: dict[str, str]
+    columns: tuple[str, ...]
+    missing: tuple[str, ...]
 
     @property
     def classes(self) -> list[str]:
