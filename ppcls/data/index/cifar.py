@@ -96,7 +96,11 @@ def _read_files(source: Path, names: Sequence[str]) -> list[tuple[Path, bytes]]:
         tarfile.TarError,
         zlib.error,
     ) as error:  # tarfile raises ValueError and others for damaged pax headers and maps of sparse files
-        raise UserError(f"{source}: can't read cifar-10-python.tar.gz: {error}") from None
+        reason = str(error).partition("\n")[0].rstrip(":")  # more lines name each compression
+        raise UserError(
+            f"{source}: can't read cifar-10-python.tar.gz: {reason}; set data_file of the dataset to this "
+            "archive, or to its unpacked folder"
+        ) from None
 
 
 def _read_member(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], name: str) -> bytes:

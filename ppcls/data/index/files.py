@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppcls.data.images.header import DecodeError
-from ppcls.data.images.paths import NOT_REGULAR, explain_file, find_unsafe_paths, read_regular_file
+from ppcls.data.images.paths import (
+    ARRAY_SUFFIXES,
+    NOT_REGULAR,
+    explain_file,
+    explain_records,
+    find_unsafe_paths,
+    read_regular_file,
+)
 from ppcls.data.index.arrays.list_line import MAX_DIGITS, LineFormat
 from ppcls.data.index.arrays.path_hashes import find_paths
 from ppcls.data.index.arrays.read import read_arrays
@@ -154,6 +161,10 @@ def _read_lines(root: Path, listing: Path, form: LineFormat, *, follow_links: bo
     _check_folder(root)
     folders = dict.fromkeys((os.path.abspath(root), os.path.realpath(root)))  # noqa: PTH100 - keeps links
     form = replace(form, roots=tuple(f"{folder.rstrip('/')}/" for folder in folders))
+    if listing.suffix.lower() in ARRAY_SUFFIXES:
+        raise UserError(f"{listing}: expected a list file with lines of '{form}', found a file of arrays")
+    if records := explain_records(listing.name):
+        raise UserError(f"{listing}: expected a list file with lines of '{form}'; {records}")
     try:
         arrays = read_arrays(listing, form)
     except FileNotFoundError:

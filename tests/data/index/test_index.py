@@ -211,6 +211,13 @@ def test_read_list_reports_missing_files(tmp_path: Path) -> None:
         str(caught.value)
         == f"{tmp_path / 'none'}: no such folder; set image_root to the folder of the images"
     )
+    for name, reason in {
+        "mnist.npz": ", found a file of arrays",
+        "train-images-idx3-ubyte.gz": "; IdxDataset reads it",
+    }.items():
+        (tmp_path / name).write_bytes(b"\0\n \n")
+        with pytest.raises(UserError, match=f"^.*: expected a list file with lines of 'path label'{reason}"):
+            dataset.model_copy(update={"cls_label_path": str(tmp_path / name)}).read(10)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="this is a file, not a folder of images"):
         dataset.model_copy(update={"image_root": str(tmp_path / "file")}).read(10)
