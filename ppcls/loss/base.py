@@ -110,6 +110,16 @@ class Loss(Component, registry=LOSSES):
         """Whether PaddleClas computes another loss from labels that Mixup or CutMix mixes: see `compat`."""
         return False
 
+    @property
+    def sums_over_images(self) -> bool:
+        """Whether PaddleClas also sums the loss over the images of a batch: see `compat`."""
+        return False
+
+    @property
+    def terms(self) -> int:
+        """Number of models or of pairs of models whose losses are added."""
+        return 1
+
     def learners(self, student: str) -> tuple[str, ...]:
         """Returns the names of the models of a `DistillationModel` that receive gradients.
 

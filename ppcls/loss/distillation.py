@@ -87,6 +87,11 @@ class PerModelLoss(DistillationLoss, abstract=True):
         """Names of the models that the loss uses: ``model_names``."""
         return self.model_names
 
+    @property
+    def terms(self) -> int:
+        """Number of models whose losses are added."""
+        return len(self.model_names)
+
     def build_term(self, data: ClassStatistics, name: str = "", model: nn.Layer | None = None) -> Criterion:
         """Returns the sum of the losses of all models; see `Loss.build_term`."""
         loss = self.build(data)
@@ -117,6 +122,11 @@ class ModelPairLoss(DistillationLoss, abstract=True):
     def names(self) -> tuple[str, ...]:
         """Names of the models of all pairs."""
         return tuple(name for pair in self.model_name_pairs for name in pair)
+
+    @property
+    def terms(self) -> int:
+        """Number of pairs whose losses are added."""
+        return len(self.model_name_pairs)
 
     def learners(self, student: str) -> tuple[str, ...]:
         """Returns the first model of each pair, or both if `mutual`; see `Loss.learners`."""

@@ -68,6 +68,11 @@ class MultiLabelAsymmetricLoss(Loss):
     """Reduction over the classes of an image: `sum` or `mean`. Over images, the loss is always the mean, so
     gradients do not depend on the batch size. In PaddleClas, `sum` also applies to the images."""
 
+    @property
+    def sums_over_images(self) -> bool:
+        """Whether PaddleClas sums the loss over the images of a batch; see `Loss.sums_over_images`."""
+        return self.reduction == "sum"
+
     def build(self, data: ClassStatistics) -> LogitsLoss:
         """Returns the asymmetric loss; see `Loss.build`."""
         from ppcls.loss.functional.classification import AsymmetricFocus, asymmetric_loss

@@ -17,6 +17,7 @@ from ppcls.registry import ARCHITECTURES
 if TYPE_CHECKING:  # only for annotations
     from ppcls.data.section import Split
     from ppcls.loss.base import Loss
+    from ppcls.optimizer.base import Optimizer
     from ppcls.postprocess.section import Infer
     from ppcls.recipe.schema import Config
     from ppcls.recipe.settings import Global
@@ -37,6 +38,7 @@ def config_warnings(config: Config) -> list[str]:
         lines += _paddleclas_differences(
             config.Arch, config.Loss.Train, config.DataLoader.Train, facts.mixed_by
         )
+        lines += _optimizer_differences(config.Optimizer)
     return [f"warning: {line}" for line in lines]
 
 
@@ -63,6 +65,7 @@ def _paddleclas_differences(
             f"Loss.Train: PaddleClas applies softmax to the labels that {mixed_by} mixes, if CELoss has no "
             "epsilon, which makes them almost uniform; ppcls uses the mixed labels"
         )
+    yield from _loss_differences(losses)
     if train is None:
         return
     names = {transform.kind for transform in train.dataset.transform_ops}
@@ -72,6 +75,37 @@ def _paddleclas_differences(
                 f"DataLoader.Train.dataset.transform_ops.{name}: positions can differ from PaddleClas's by "
                 "half a pixel"
             )
+
+
+def _loss_differences(losses: Sequence[Loss]) -> Iterator[str]:
+    """Yields a line for each difference from the loss that PaddleClas computes from the same labels."""
+    if len(losses) == 1 and losses[0].weight != 1:
+        yield (
+            f"Loss.Train[0].{losses[0].kind}.weight: PaddleClas ignores the weight of a single loss; ppcls "
+            f"multiplies the loss by {losses[0].weight:g}"
+        )
+    if len(losses) == 1 and losses[0].terms > 1:
+        yield (
+            f"Loss.Train[0].{losses[0].kind}: PaddleClas uses only the first of its {losses[0].terms} terms, "
+            f"because Loss.Train has no other loss; ppcls uses their sum"
+        )
+    for position, loss in enumerate(losses):
+        if loss.sums_over_images:
+            yield (
+                f"Loss.Train[{position}].{loss.kind}.reduction: PaddleClas sums over the images of a batch, "
+                "ppcls averages; unless the optimizer adapts to the size of gradients, as AdamW does, "
+                "multiply the learning rate by the batch size"
+            )
+
+
+def _optimizer_differences(optimizer: Optimizer) -> Iterator[str]:
+    """Yields a line if PaddleClas applies weight decay to other parameters."""
+    flat = optimizer.one_dim_param_no_weight_decay and not optimizer.no_weight_decay_name
+    if flat and optimizer.kind == "Momentum" and optimizer.decay:
+        yield (
+            "Optimizer.one_dim_param_no_weight_decay: PaddleClas's Momentum ignores this key if "
+            "no_weight_decay_name is not set; ppcls applies no weight decay to one-dimensional parameters"
+        )
 
 
 def _unused_by_head(facts: RunFacts) -> Iterator[str]:

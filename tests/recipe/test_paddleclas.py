@@ -347,6 +347,14 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"Loss.Train": [{"CELoss": {}}], f"{TRAIN}.batch_transform_ops": [CUTMIX]},
         "applies softmax to",
     ),
+    "weight of one loss": (
+        {"Loss.Train": [{"CELoss": {"epsilon": 0.1, "weight": 0.5}}]},
+        "CELoss.weight: PaddleClas ignores the weight of a single loss; ppcls multiplies the loss by 0.5",
+    ),
+    "flat parameters": (
+        {"Optimizer": {"one_dim_param_no_weight_decay": True}},
+        "PaddleClas's Momentum ignores this key if no_weight_decay_name is not set",
+    ),
     "last_epoch": ({"Optimizer.lr": {"last_epoch": 0}}, "0 puts the schedule one update ahead"),
     "warm-up": ({"Global.epochs": 5, "Optimizer.lr": {"warmup_epoch": 5}}, "is shortened to 2.5 epochs"),
     "part of an update": ({"Optimizer.lr": {"warmup_epoch": 0.3}}, "whole updates"),
@@ -403,6 +411,35 @@ def test_differences_of_distillation_are_announced(frozen: bool, smoothed: bool)
     text = "\n".join(config_warnings(load_config(tree)))
     assert ("PaddleClas runs frozen models (Teacher) in training mode" in text) == frozen
     assert ("PaddleClas applies softmax to the labels that MixupOperator mixes" in text) != smoothed
+
+
+def asymmetric(**keys: Any) -> dict[str, Any]:
+    tree = attributes()
+    tree["Global"]["save_inference_dir"] = "./inference"
+    tree["Loss"]["Train"] = [{"MultiLabelAsymmetricLoss": keys}]
+    return tree
+
+
+def test_loss_that_paddleclas_sums_over_images_is_announced() -> None:
+    summed, averaged = (
+        "\n".join(config_warnings(load_config(asymmetric(**keys)))) for keys in ({}, {"reduction": "mean"})
+    )
+    assert "MultiLabelAsymmetricLoss.reduction: PaddleClas sums over the images of a batch" in summed
+    assert "sums over the images" not in averaged
+
+
+def test_terms_that_paddleclas_ignores_are_announced() -> None:
+    tree = plain(LCNET)
+    tree["Global"]["save_inference_dir"] = "./inference"
+    tree["Arch"] = {"name": "DistillationModel", "class_num": 10, "freeze_params_list": [False, False]}
+    tree["Arch"]["models"] = [{"Teacher": {"name": LCNET}}, {"Student": {"name": LCNET}}]
+    both = {"DistillationGTCELoss": {"model_names": ["Teacher", "Student"]}}
+    mutual = {"DistillationDMLLoss": {"model_name_pairs": [["Student", "Teacher"]]}}
+    tree["Loss"]["Train"] = [both]
+    expected = "DistillationGTCELoss: PaddleClas uses only the first of its 2 terms"
+    assert expected in "\n".join(config_warnings(load_config(tree)))
+    tree["Loss"]["Train"] = [both, mutual]
+    assert expected not in "\n".join(config_warnings(load_config(tree)))
 
 
 def as_text(value: Any, form: str) -> Any:
