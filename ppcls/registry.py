@@ -66,7 +66,7 @@ def suggest_architecture(name: str, known: Sequence[str]) -> str:
     listing = "`ppcls models list` lists all architectures"
     if model.lower().startswith("yolo"):
         return f"; ppcls has no YOLO networks; {listing}"
-    if model.endswith((".pt", ".pth", ".pdparams", ".safetensors")):
+    if model.endswith((".pt", ".pth", ".pth.tar", ".ckpt", ".pdparams", ".safetensors")):
         return f"; name an architecture, and set --pretrained {name} (Arch.pretrained){suggest(base, known)}"
     return suggest(name, known, listing)
 

@@ -218,7 +218,7 @@ def read_weights(path: Path) -> Arrays:
 
     Args:
         path: One of these: a checkpoint folder, whose moving average is preferred; a ``.safetensors``,
-            ``.pdparams``, ``.pth`` or ``.pt`` file; the name of published weights, such as ``ResNet50``,
+            ``.pdparams`` file, or a file of PyTorch; the name of published weights, such as ``ResNet50``,
             which are downloaded; a model of the Hugging Face hub, as ``hf-hub:OWNER/MODEL``. The ending
             ``.pdparams`` may be omitted, as in PaddleClas.
 
@@ -239,7 +239,7 @@ def _read_file(path: Path) -> Arrays:
         raise UserError(f"{path}: expected weights, got a web page; download the file itself")
     if path.suffix == ".safetensors":
         return read_arrays(path)
-    if path.suffix in TORCH_ENDINGS:
+    if path.name.endswith(TORCH_ENDINGS):
         return read_torch(path)
     return read_pdparams(path)
 
@@ -256,7 +256,7 @@ def fetch_weights(path: Path, *, retry: bool = True) -> Path:
     """
     if str(path).startswith(PREFIX):
         return fetch_from_hub(str(path))
-    if not path.is_dir() and path.suffix not in (".safetensors", ".pdparams", *TORCH_ENDINGS):
+    if not path.is_dir() and not path.name.endswith((".safetensors", ".pdparams", *TORCH_ENDINGS)):
         with_ending = path.with_name(f"{path.name}.pdparams")
         file = with_ending if with_ending.is_file() else published_file(str(path))
         if file is None:

@@ -49,7 +49,8 @@ def fetch_from_hub(name: str, file: str = _FILE) -> Path:
         raise kind(f"{name}: not downloaded yet: {reason}") from None
     except EntryNotFoundError:
         raise UserError(
-            f"{name}: this model has no file {file}; download its .pth file and set the path of that file"
+            f"{name}: this model has no file {file}; download its file of weights, such as "
+            "pytorch_model.bin, and set the path of that file"
         ) from None
     except HFValidationError as error:
         raise UserError(f"{name}: expected hf-hub:OWNER/MODEL: {_first_line(error)}") from None

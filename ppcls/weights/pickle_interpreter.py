@@ -376,7 +376,7 @@ _INSTRUCTIONS: dict[str, Callable[[PickleInterpreter, Any], None]] = {
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PickleInterpreter.memoize),
     **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PickleInterpreter.recall),
     **dict.fromkeys(("GLOBAL", "STACK_GLOBAL"), PickleInterpreter.find_constructor),
-    "REDUCE": PickleInterpreter.reduce,
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), PickleInterpreter.reduce),
     "BUILD": PickleInterpreter.build,
 }
 

@@ -45,7 +45,8 @@ def read_names(model: nn.Layer, names: Iterable[str], source: str) -> Translatio
 
     Args:
         model: Model for the weights.
-        names: All names in the file, with Paddle's names for BatchNorm's statistics.
+        names: All names in the file, with Paddle's names for BatchNorm's statistics. Files of PyTorch also
+            have a counter for each BatchNorm, which files of ppcls lack.
         source: Path of the file, or its name on the Hugging Face hub, for error messages.
 
     Raises:

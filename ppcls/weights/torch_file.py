@@ -1,4 +1,4 @@
-"""Reads files of PyTorch (``.pth``, ``.pt``) without PyTorch and without executing code in the file.
+"""Reads files of PyTorch (`TORCH_ENDINGS`) without PyTorch and without executing code in the file.
 
 Since PyTorch 1.6, the file is a zip archive with one pickle and one member per storage. In older versions,
 the file is a series of pickles followed by the storages. PyTorch's torch/serialization.py documents both
@@ -12,6 +12,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +32,10 @@ from ppcls.weights.pickle_interpreter import (
 )
 from ppcls.weights.pickled import reading_weights
 
-TORCH_ENDINGS = (".pth", ".pt")
+# timm writes .pth.tar, Hugging Face .bin, and PyTorch Lightning .ckpt.
+TORCH_ENDINGS = (".pth", ".pt", ".pth.tar", ".bin", ".ckpt")
+# Keys under which training scripts save the state dict. Like timm, ppcls prefers a moving average.
+_STATE_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model", "net")
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # first value of files before PyTorch 1.6
 _BYTE_ORDER = "byteorder"  # member of the archive
 _DTYPES = {
@@ -72,7 +76,8 @@ class _TorchInterpreter(PickleInterpreter):
     """Interprets the pickle of a PyTorch file, in which tensors refer to storages."""
 
     constructors: ClassVar[Mapping[tuple[str, str], str]] = {
-        ("collections", "OrderedDict"): "dict",
+        **PickleInterpreter.constructors,
+        ("argparse", "Namespace"): "dict",  # the options of timm's training script; `build` ignores them
         ("torch._utils", "_rebuild_tensor_v2"): "tensor",
         ("torch._utils", "_rebuild_parameter"): "parameter",
         **{("torch", name): name for name in _DTYPES},
@@ -130,14 +135,18 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
         except (zipfile.BadZipFile, RuntimeError) as error:  # RuntimeError: encrypted or unknown compression
             raise ValueError(str(error)) from None
         content = expect_type(dict, content)
-        for wrapper in ("state_dict", "model"):  # keys under which training scripts save the state dict
-            if isinstance(content.get(wrapper), dict):
-                content = content[wrapper]
+        while (key := next(filter(partial(_is_state, content), _STATE_KEYS), None)) is not None:
+            content = content[key]
         return {
             str(name): _view(tensor, budget)
             for name, tensor in content.items()
             if isinstance(tensor, _Tensor)
         }
+
+
+def _is_state(content: Mapping[Any, Any], key: str) -> bool:
+    """Returns whether the content of a file has a state dict with this key; an unused average is empty."""
+    return isinstance(content.get(key), dict) and bool(content[key])
 
 
 def _read_zip(file: Any, size: int, budget: ReadBudget) -> Any:

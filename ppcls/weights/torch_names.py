@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from paddle import nn
 
 from ppcls.arch.kernels.paddle_layers import epsilon_of
+from ppcls.arch.public.names import apply_rules
 from ppcls.arch.public_names import public_names
 from ppcls.weights.timm_names import Translation, read_names, write_names
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
 _COUNTER = "num_batches_tracked"
+_AVERAGE_COUNTER = "n_averaged"  # in the state dict of torch.optim.swa_utils.AveragedModel
 _PIXEL_POSITIONS = "pixel_pos"  # weight of TNT: [1, C, H, W] in timm, [1, H * W, C] in ppcls
 # Convolutions of timm that are linear layers in ppcls, and the sides of their kernels.
 _AS_CONVOLUTIONS = {
@@ -66,11 +68,13 @@ def from_torch(
     Raises:
         UserError: The network differs from the network with the same name in timm and torchvision.
     """
+    arrays = _without_wrappers(model, arrays)
     statistics = {name: _paddle_name(name) for name in arrays if not _is_ignored(name)}
     translate = getattr(model, "translate_torch_name", None)
     names = {name: translate(name) if translate else name for name in statistics.values()}
     if all(name == key for name, key in names.items()):
-        translation = read_names(model, names, source)
+        counters = [name for name in arrays if name.endswith(_COUNTER)]
+        translation = read_names(model, [*names, *counters], source)
     else:
         translation = Translation(names)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -92,6 +96,25 @@ def from_torch(
             converted[mean] = converted[mean] - converted.pop(bias)
     unused = {name: tensor.numpy() for name, tensor in model.state_dict().items() if _is_unused(model, name)}
     return _change_epsilon(model, {**unused, **converted}, translation.epsilon)
+
+
+def _without_wrappers(model: nn.Layer, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Returns weights without the prefixes of modules that contained the network in PyTorch.
+
+    Such modules are DistributedDataParallel (``module.``), a compiled network (``_orig_mod.``) and the class
+    of a training script, such as a LightningModule with the attribute ``model``.
+    """
+    named = {name: array for name, array in arrays.items() if name != _AVERAGE_COUNTER}
+    own = model.state_dict().keys()
+    public = public_names(model)
+    rules = (public.timm_rules(model) or [], public.torchvision_rules(model))
+    parts = {name.partition(".")[0] for name in own}
+    parts |= {apply_rules(each, name).partition(".")[0] for each in rules for name in own}
+    while True:
+        first = {name.partition(".")[0] for name in named}
+        if len(first) != 1 or first <= parts or any("." not in name for name in named):
+            return named
+        named = {name.partition(".")[2]: array for name, array in named.items()}
 
 
 def to_timm(

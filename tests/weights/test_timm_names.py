@@ -152,6 +152,18 @@ def test_paddleclas_settings_build_the_tinynet_of_timm() -> None:
     np.testing.assert_allclose(logits_of(model, 106)[: len(expected)], expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["PPHGNet_base", "PPLCNet_x0_25"])
+def test_classifier_of_timm_is_enlarged_as_dropout_shrinks_its_input(name: str) -> None:
+    variant = {"timm_variant": True} if "timm_variant" in ZOO[name].options else {}
+    model = build_model(name, CLASSES, **variant)
+    model.fc.weight.set_value(paddle.ones_like(model.fc.weight))
+    arrays = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+    kept = 1 - model.dropout.p
+    assert kept < 1
+    exported = to_timm(model, arrays, name)
+    np.testing.assert_allclose(exported[next(key for key in exported if exported[key].ndim == 2)], kept)
+
+
 def test_rules_of_repvgg_rename_squeeze_and_excitation() -> None:
     model = build_model("RepVGG_A0", CLASSES)
     rules = public_names(model).timm_rules(model) or ()
@@ -215,6 +227,14 @@ def test_weights_of_another_network_are_rejected(name: str, weights: str, messag
     arrays = timm_weights(source)
     with pytest.raises(UserError, match=message):
         fill_model(build_model(name, CLASSES), arrays, weights)
+
+
+def test_nameless_lite_weights_of_pytorch_are_rejected_as_their_padding_is_unknown() -> None:
+    model = build_model("EfficientNet_lite0", CLASSES)
+    weights = timm_weights("tf_efficientnet_lite0")
+    fill_model(model, weights, "model.safetensors")  # an export of ppcls, which has no counters
+    with pytest.raises(UserError, match="expected a file name with 'tf_efficientnet'"):
+        fill_model(model, {**weights, "bn1.num_batches_tracked": np.array(1)}, "model.safetensors")
 
 
 def test_weights_with_the_padding_of_tensorflow_need_the_usual_network() -> None:

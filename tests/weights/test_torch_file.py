@@ -1,4 +1,8 @@
-"""Files of PyTorch, read without it. tests/support/torch_files were saved by PyTorch 2.13."""
+"""Files of PyTorch, read without it. tests/support/torch_files were saved by PyTorch 2.13 and 2.15.
+
+``average.pth.tar`` and ``plain.ckpt`` have the keys that timm's training script saves, with and without a
+moving average.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,9 @@ from paths import SUPPORT
 
 from ppcls.arch.build import build_model
 from ppcls.errors import UserError
+from ppcls.weights.files import read_weights
 from ppcls.weights.torch_file import read_torch
-from ppcls.weights.torch_names import from_torch, is_torch
+from ppcls.weights.torch_names import from_torch, is_torch, to_timm
 
 pytestmark = pytest.mark.hostile
 
@@ -40,6 +45,24 @@ def test_read_torch_file_of_each_format_returns_contiguous_arrays(path: Path) ->
     assert arrays["b"].dtype == np.float32
     for name, values in CONTENT.items():
         np.testing.assert_array_equal(arrays[name], values)
+
+
+@pytest.mark.parametrize(("name", "first"), [("average.pth.tar", 1.0), ("plain.ckpt", 0.0)])
+def test_checkpoint_of_timm_is_read_and_its_average_is_preferred(name: str, first: float) -> None:
+    arrays = read_weights(SUPPORT / "torch_files" / name)
+    assert list(arrays) == ["weight"]
+    np.testing.assert_array_equal(arrays["weight"], first + np.arange(6.0).reshape(2, 3))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod.", "backbone."])
+def test_prefixes_of_modules_around_the_network_are_removed(prefix: str) -> None:
+    model = build_model("PPLCNetV2_small", 4)
+    weights = to_timm(model, {name: tensor.numpy() for name, tensor in model.state_dict().items()}, "small")
+    wrapped = {f"{prefix}{name}": array for name, array in weights.items()}
+    wrapped["n_averaged"] = np.array(5)
+    plain, found = from_torch(model, weights), from_torch(model, wrapped)
+    assert found.keys() == plain.keys()
+    assert all(np.array_equal(found[name], plain[name]) for name in plain)
 
 
 @given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=4))

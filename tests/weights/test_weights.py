@@ -401,9 +401,9 @@ def test_read_folder_with_only_an_average_is_an_error(tmp_path: Path) -> None:
         read_weights(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["nothing", "weights.bin"])
+@pytest.mark.parametrize("name", ["nothing", "weights.dat"])
 def test_read_folder_without_weights_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / "weights.bin").write_bytes(b"")
+    (tmp_path / "weights.dat").write_bytes(b"")
     with pytest.raises(UserError, match=rf"{name}: no weights found; expected a checkpoint folder, a \.safe"):
         read_weights(tmp_path / name)
 

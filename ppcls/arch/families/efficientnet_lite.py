@@ -99,8 +99,9 @@ def _public_epsilon(model: nn.Layer, _timm: bool) -> float | None:
 
 
 def _reject_padding(model: nn.Layer, names: Collection[str], source: str) -> str:
-    # The name of an export of ppcls need not contain the name of timm's network.
-    is_export = "efficientnet_lite" not in source
+    # The name of an export of ppcls need not contain the name of timm's network. It has no counters.
+    has_counters = any(name.endswith("num_batches_tracked") for name in names)
+    is_export = "efficientnet_lite" not in source and not has_counters
     return "" if is_export and not model.timm_variant else reject_padding(model, names, source)
 
 

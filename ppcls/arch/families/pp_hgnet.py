@@ -91,6 +91,11 @@ class PPHGNetStage(nn.Layer):  # type: ignore[misc]
         return self.blocks(self.downsample(x))
 
 
+def _dropout_factors(model: nn.Layer) -> dict[str, float]:
+    # timm's weights expect PyTorch's dropout, which scales in training; see `mode` below.
+    return {"fc.weight": 1 / (1 - model.dropout.p)}
+
+
 class PPHGNet(nn.Layer):  # type: ignore[misc]
     """The PP-HGNet network.
 
@@ -113,6 +118,7 @@ class PPHGNet(nn.Layer):  # type: ignore[misc]
             r"^fc\.": "head.fc.",
             r"^stem\.": "stem.stem.",
         },
+        factors=_dropout_factors,
     )
 
     def __init__(

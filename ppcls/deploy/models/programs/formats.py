@@ -55,7 +55,7 @@ def explain_files(folder: Path) -> str:
         return f": name its folder {folder.parent} instead"
     if folder.is_file() and (folder.parent / "bundle.json").is_file():
         return f": name the folder of the bundle, {folder.parent}, instead"
-    if folder.suffix in (".pdparams", ".safetensors", ".pth", ".pt"):
+    if folder.name.endswith((".pdparams", ".safetensors", ".pth", ".pt", ".pth.tar", ".ckpt")):
         return ": this file contains only weights; pass a config with Global.pretrained_model"
     try:
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
