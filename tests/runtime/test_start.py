@@ -41,6 +41,12 @@ def test_describe_names_device_processes_and_threads() -> None:
     assert "on GPU 1, 1 process; " in Runtime(device="gpu", device_id=1).describe()
 
 
+def test_settings_of_gpu_memory_are_noted_on_a_cpu() -> None:
+    runtime = start(Global(device="cpu", gpu_memory_fraction=0.5))
+    assert (runtime.device, runtime.device_id, runtime.card, runtime.nodes) == ("cpu", None, None, 1)
+    assert runtime.describe().endswith("; Global.gpu_memory_fraction has no effect without a GPU")
+
+
 @pytest.mark.parametrize(("variable", "expected"), [(None, "lo"), ("eth7", "eth7")])
 def test_gloo_uses_the_interface_of_the_launchers_address(
     monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: str
