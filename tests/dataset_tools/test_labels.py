@@ -15,7 +15,7 @@ from PIL import Image
 
 from ppcls.cli.dataset import labels as command
 from ppcls.data.index.class_folders import read_metadata
-from ppcls.dataset_tools.labels import LabelColumns, read_labels, write_metadata
+from ppcls.dataset_tools.labels import LabelColumns, LabelledFiles, read_labels, write_metadata
 from ppcls.errors import UserError
 
 NAMES = ["0a1b2c3d-x", "IMG 1", "b", "sub/c", "ü;,"]
@@ -148,6 +148,13 @@ def test_error_names_the_problem(table: str, message: str, images: Path, tmp_pat
     file.write_text(table)
     with pytest.raises(UserError, match=message):
         read_labels(file, images, LabelColumns())
+
+
+def test_invalid_class_name_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").touch()
+    with pytest.raises(UserError):
+        write_metadata(tmp_path, LabelledFiles({"1.jpg": "a\nb"}, (), ()))
+    assert [path.name for path in tmp_path.iterdir()] == ["1.jpg"]
 
 
 JSON_ROW = '{"image": "b.jpg", "label": "cats"}'
