@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppcls.data.index.class_folders import METADATA, read_metadata
 from ppcls.errors import UserError, counted, raise_line_errors
@@ -116,8 +116,12 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
     classes: dict[str, str] = {}
     missing: list[str] = []
     problems: list[str] = []
-    for place, row in rows:
-        path = finder.find(row.get(file, ""))
+    matches = [finder.find(row.get(file, "")) for _, row in rows]
+    # Names may begin with any folder, such as that of another machine. But if some names contain subfolders
+    # that exist, all must begin as these. Else, train/1.jpg would be test/1.jpg if there is no folder train.
+    outside = {match.outside for match in matches if match is not None and match.names_folder}
+    for (place, row), match in zip(rows, matches, strict=True):
+        path = match.path if match and (not outside or match.outside in {"", *outside}) else None
         name = _one_hot_label(row, one_hot) if label is None else row.get(label, "")
         if path is None:
             missing.append(f"{place}: {row.get(file, '')!r}")
@@ -225,6 +229,20 @@ def _flat(row: Mapping[str, Any]) -> Mapping[str, Any]:
             return row
 
 
+class _Match(NamedTuple):
+    """An image that a row of a table names.
+
+    Attributes:
+        path: Path of the image relative to the folder of the images.
+        outside: Part of its name in the table before this path, such as the folder on another machine.
+        names_folder: Whether the name contains the subfolder of the image.
+    """
+
+    path: str
+    outside: str
+    names_folder: bool
+
+
 class _ImageFinder:
     """Finds images by the names in a table: paths, names with or without a suffix, or addresses."""
 
@@ -238,14 +256,20 @@ class _ImageFinder:
                         self._by_name[key].add(path)
                         self._by_name[key.casefold()].add(path)
 
-    def find(self, text: str) -> str | None:
-        """Returns the path of an image relative to the folder; None if none or several have this name."""
+    def find(self, text: str) -> _Match | None:
+        """Returns the image with this name; None if none or several have it."""
         name = os.path.normpath(text.partition("?")[0].replace("\\", "/")) if text else ""
-        base = name.rpartition("/")[2]
-        for key in (name, name.casefold(), base, base.casefold(), _UPLOAD_PREFIX.sub("", base)):
-            if len(paths := self._by_name.get(key, set())) == 1:
-                return next(iter(paths))
-        return None
+        parts = name.split("/")
+        for at in range(len(parts)):  # the longest part of the name first
+            key = "/".join(parts[at:])
+            if path := self._only(key) or self._only(key.casefold()):
+                return _Match(path, "/".join(parts[:at]), names_folder="/" in key)
+        path = self._only(_UPLOAD_PREFIX.sub("", parts[-1]))
+        return None if path is None else _Match(path, "/".join(parts[:-1]), names_folder=False)
+
+    def _only(self, key: str) -> str | None:
+        paths = self._by_name.get(key, set())
+        return next(iter(paths)) if len(paths) == 1 else None
 
 
 def _file_column(

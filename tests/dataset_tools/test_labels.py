@@ -195,6 +195,22 @@ def test_error_of_a_file_names_its_place(
         read_labels(file, images, LabelColumns())
 
 
+@pytest.mark.parametrize("prefix", ["", "./", "C:\\data\\", "/home/x/data/", "https://x.org/"])
+@pytest.mark.parametrize("suffix", [".jpg", ""])
+def test_image_of_another_folder_with_the_same_name_is_missing(
+    prefix: str, suffix: str, tmp_path: Path
+) -> None:
+    for name in ("test/1.jpg", "test/2.jpg", "3.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    names = [f"{prefix}{name}{suffix}" for name in ("train/1", "test/2", "3", "more/3")]
+    table = tmp_path / "table.csv"
+    table.write_text(write_table([["image", "label"], *([name, name] for name in names)]))
+    files = read_labels(table, tmp_path, LabelColumns())
+    assert files.labels == {"test/2.jpg": names[1], "3.jpg": names[2]}
+    assert files.missing == (f"line 2: {names[0]!r}", f"line 5: {names[3]!r}")
+
+
 def test_one_line_of_json_lines_is_one_image(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.jsonl"
     file.write_text(JSON_ROW)
