@@ -52,17 +52,19 @@ def interruptible() -> Iterator[None]:
             os._exit(128 + number)
 
     # A process that nohup started ignores SIGHUP, and must continue to do so.
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     reader = _SignalReader(end_if_stuck)
     reader.start()
     try:
+        for number in previous:  # in this block, because the signal can come at once
+            signal.signal(number, interrupt)
         yield
     finally:
-        reacted.set()
-        reader.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
+        reacted.set()
+        reader.close()
 
 
 class _SignalReader:
@@ -84,7 +86,7 @@ class _SignalReader:
         os.register_at_fork(after_in_child=self._reset_in_child)
 
     def start(self) -> None:
-        """Starts the thread, when all handlers are installed. Signals that came before are not lost."""
+        """Starts the thread. Signals that came before are not lost."""
         self._thread.start()
 
     def close(self) -> None:

@@ -224,6 +224,22 @@ with signals.interruptible():
     assert done.returncode == 128 + signal.SIGTERM
 
 
+def test_signal_restores_handlers_that_are_not_all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [signal.getsignal(number) for number in NUMBERS]
+    install = signal.signal
+
+    def install_and_send(number: int, handler: Callable[..., None]) -> object:
+        previous = install(number, handler)
+        if handler not in before:
+            send(number)
+        return previous
+
+    monkeypatch.setattr(signal, "signal", install_and_send)
+    with pytest.raises(SignalInterrupt), interruptible():
+        pytest.fail("the block begins after the signal")
+    assert [signal.getsignal(number) for number in NUMBERS] == before
+
+
 @pytest.mark.parametrize("handled", [False, True])
 def test_deferred_interrupt_comes_at_the_end_of_the_block(handled: bool) -> None:
     events: list[str] = []
