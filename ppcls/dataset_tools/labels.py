@@ -117,8 +117,8 @@ def read_labels(table: Path, images: Path, columns: LabelColumns) -> LabelledFil
     missing: list[str] = []
     problems: list[str] = []
     matches = [finder.find(row.get(file, "")) for _, row in rows]
-    # Names may begin with any folder, such as that of another machine. But if some names contain subfolders
-    # that exist, all must begin as these. Else, train/1.jpg would be test/1.jpg if there is no folder train.
+    # Names may begin with any folder, such as that of another machine. But if some names contain folders that
+    # exist, all must begin as these. Else, train/1.jpg would be test/1.jpg if there is no folder train.
     outside = {match.outside for match in matches if match is not None and match.names_folder}
     for (place, row), match in zip(rows, matches, strict=True):
         path = match.path if match and (not outside or match.outside in {"", *outside}) else None
@@ -235,7 +235,7 @@ class _Match(NamedTuple):
     Attributes:
         path: Path of the image relative to the folder of the images.
         outside: Part of its name in the table before this path, such as the folder on another machine.
-        names_folder: Whether the name contains the subfolder of the image.
+        names_folder: Whether the name contains the folder of the image: a subfolder, or that of all images.
     """
 
     path: str
@@ -247,6 +247,7 @@ class _ImageFinder:
     """Finds images by the names in a table: paths, names with or without a suffix, or addresses."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve().name
         self._by_name: dict[str, set[str]] = defaultdict(set)
         for place, _, names in os.walk(folder):
             for name in names:
@@ -263,7 +264,8 @@ class _ImageFinder:
         for at in range(len(parts)):  # the longest part of the name first
             key = "/".join(parts[at:])
             if path := self._only(key) or self._only(key.casefold()):
-                return _Match(path, "/".join(parts[:at]), names_folder="/" in key)
+                names_folder = "/" in key or parts[:at][-1:] == [self._folder]
+                return _Match(path, "/".join(parts[:at]), names_folder)
         path = self._only(_UPLOAD_PREFIX.sub("", parts[-1]))
         return None if path is None else _Match(path, "/".join(parts[:-1]), names_folder=False)
 

@@ -211,6 +211,20 @@ def test_image_of_another_folder_with_the_same_name_is_missing(
     assert files.missing == (f"line 2: {names[0]!r}", f"line 5: {names[3]!r}")
 
 
+@pytest.mark.parametrize("prefix", ["", "/home/x/data/"])
+def test_image_of_a_folder_beside_that_of_the_images_is_missing(prefix: str, tmp_path: Path) -> None:
+    images = tmp_path / "test"
+    images.mkdir()
+    for name in ("1", "2", "3"):
+        Image.new("RGB", (4, 4)).save(images / f"{name}.jpg")
+    names = [f"{prefix}{name}.jpg" for name in ("train/1", "test/2")]
+    table = tmp_path / "table.csv"
+    table.write_text(write_table([["image", "label"], *([name, name] for name in [*names, "3.jpg"])]))
+    files = read_labels(table, images, LabelColumns())
+    assert files.labels == {"2.jpg": names[1], "3.jpg": "3.jpg"}
+    assert files.missing == (f"line 2: {names[0]!r}",)
+
+
 def test_one_line_of_json_lines_is_one_image(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.jsonl"
     file.write_text(JSON_ROW)
